@@ -1,0 +1,1 @@
+"""Command line: one module per command; each parses before it imports anything heavy."""

@@ -1,0 +1,245 @@
+"""The node's configuration: one typed section per room. A field is documented once, here; the
+configuration page of the docs is generated from these types.
+
+`swarmd.config_sources` fills it from files, environment and flags and remembers where each value
+came from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of the sections: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class NodeSection(Section):
+    """The node as a whole."""
+
+    name: str = ""
+    """Shown to peers beside the peer id. Empty: the last characters of the peer id."""
+    rounds: NonNegative = 0
+    """Stop after this many training rounds. 0: run until stopped."""
+    seed: int = 0
+    """Varies the node's task stream and sampling. Nodes differ anyway, by their peer ids."""
+    json_logs: bool = False
+    """One JSON object per log line instead of text."""
+
+
+class ModelSection(Section):
+    """The policy."""
+
+    name: str = "tiny"
+    """A known name (`swarmd model list`) or the path of a folder with safetensors weights."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N. cpu is always honoured."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: what the device computes well; float32 on a CPU for small models."""
+    threads: NonNegative = 0
+    """CPU threads of each torch process. 0: chosen from the number of cores."""
+
+
+class SwarmSection(Section):
+    """Which swarm to be part of, and how to reach it."""
+
+    manifest: str = ""
+    """A built-in name (sapo-nine, tiny) or a TOML file. Empty: the one that fits the model."""
+    join: tuple[str, ...] = ()
+    """Multiaddrs of bootstrap peers, each ending in /p2p/PEERID. Dialled again for ever."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
+    """Multiaddrs to listen on. A taken port: the next free one is used, and said."""
+    isolated: bool = False
+    """No network at all."""
+
+
+class GossipSection(Section):
+    """What goes to peers and comes from them."""
+
+    startup_timeout_seconds: PositiveSeconds = 60.0
+    """For each phase of starting p2pd and joining. The message on failure names the phase."""
+    redial_min_seconds: PositiveSeconds = 2.0
+    """First pause before an unreachable bootstrap peer is dialled again; doubles up to the next."""
+    redial_max_seconds: PositiveSeconds = 60.0
+    """Longest pause between two dials of a bootstrap peer."""
+    receive_queue_messages: Positive = 1024
+    """Messages that wait for validation; when full, the oldest is dropped and counted."""
+    max_message_age_seconds: PositiveSeconds = 600.0
+    """Older messages, by the author's clock, are ignored."""
+    max_clock_skew_seconds: PositiveSeconds = 60.0
+    """Messages from further in the future are ignored."""
+    record_interval_seconds: PositiveSeconds = 30.0
+    """How often the node's own record is written to the DHT."""
+    record_ttl_seconds: PositiveSeconds = 120.0
+    """When a node record expires unless renewed."""
+    catch_up_groups: NonNegative = 256
+    """How many groups to ask a peer for after joining. 0: do not ask."""
+    catch_up_bytes: Positive = 4_000_000
+    """The most bytes of groups to ask for, and to serve, in one catch-up."""
+    share_logprobs: bool = True
+    """Publish the sampled tokens' log-probabilities with each group."""
+
+
+class RolloutSection(Section):
+    """What the node samples."""
+
+    group_size: Positive = 8
+    """Completions per question (G), within the manifest's bounds."""
+    batch_questions: Positive = 4
+    """Questions sampled in one call of the generator."""
+    temperature: PositiveSeconds = 1.0
+    """Sampling temperature; the trainer uses the same."""
+    max_new_tokens: NonNegative = 0
+    """Token limit of a completion. 0: the manifest's."""
+
+
+class GenerationSection(Section):
+    """The generator process."""
+
+    engine: Literal["auto", "vllm", "transformers"] = "auto"
+    """auto: vLLM where it is installed, else transformers."""
+    timeout_seconds: PositiveSeconds = 600.0
+    """Deadline of one sampling call; a generator that passes it is restarted."""
+
+
+class ReplaySection(Section):
+    """The buffer of rollout groups, and which of them to learn from."""
+
+    capacity_groups: Positive = 512
+    """External groups held at most; the oldest go first."""
+    capacity_bytes: Positive = 64_000_000
+    """Bytes held at most, own and external groups together."""
+    peer_share: Share = 0.5
+    """Largest part of the external capacity that one peer may occupy."""
+    max_age_seconds: PositiveSeconds = 600.0
+    """Older groups are not drawn."""
+    max_policy_lag: NonNegative = 16
+    """Groups more versions than this behind their author's newest are not drawn."""
+    local_groups: NonNegative = 4
+    """Own groups in a training batch (I)."""
+    external_groups: NonNegative = 4
+    """Peers' groups in a training batch (J); too few are filled up with own groups."""
+    max_uses: Positive = 1
+    """How often an external group may be drawn."""
+
+
+class RewardsSection(Section):
+    """Scoring."""
+
+    strict: bool = True
+    """1 when the task's own score is above 0.99, else 0. False: the score as it is (partial credit)."""
+    verifiers: Positive = 1
+    """Verifier processes."""
+    timeout_seconds: PositiveSeconds = 10.0
+    """Wall time for one group; a verifier that passes it is killed and replaced."""
+    memory_bytes: Positive = 2_000_000_000
+    """Address space of a scoring process above what it starts with."""
+
+
+class TrainingSection(Section):
+    """The optimisation. Names follow the GRPO literature."""
+
+    learning_rate: PositiveSeconds = 3e-4
+    """Of Adam."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """First-moment decay of Adam."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Second-moment decay of Adam."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay."""
+    warmup_steps: NonNegative = 0
+    """Linear warm-up of the learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up; linear and cosine reach zero at `schedule_steps`."""
+    schedule_steps: NonNegative = 0
+    """Length of the schedule in optimizer steps, the warm-up included."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The probability ratio is clipped below at 1 - clip_low."""
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    """The probability ratio is clipped above at 1 + clip_high."""
+    kl_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL penalty against the start weights."""
+    advantage_normalisation: Literal["std", "none"] = "std"
+    """std: rewards minus group mean, divided by group standard deviation. none: no division."""
+    loss_aggregation: Literal["token", "sequence", "constant"] = "token"
+    """token: mean over all tokens of the batch. sequence: mean over sequences of their token means.
+    constant: sum over tokens divided by sequences times the token limit."""
+    inner_epochs: Positive = 1
+    """Passes over a batch."""
+    minibatches: Positive = 1
+    """Optimizer steps per pass."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradient norm is clipped to this."""
+    timeout_seconds: PositiveSeconds = 600.0
+    """Deadline of one training step; a trainer that passes it is restarted."""
+
+
+class ScheduleSection(Section):
+    """How the loops keep in step, and what happens every so many rounds."""
+
+    max_ahead: Positive = 16
+    """Own groups that wait for the trainer at most; then sampling pauses."""
+    eval_every_rounds: NonNegative = 10
+    """Rounds between two evaluations on held-out tasks. 0: never."""
+    eval_tasks: Positive = 32
+    """Held-out tasks in one evaluation."""
+    checkpoint_every_rounds: NonNegative = 20
+    """Rounds between two checkpoints. 0: only at the end."""
+    checkpoint_keep: Positive = 2
+    """Checkpoints kept."""
+
+
+class WorkersSection(Section):
+    """Supervision of the worker processes."""
+
+    start_timeout_seconds: PositiveSeconds = 300.0
+    """From starting a worker until it is ready, model loading included."""
+    restart_min_seconds: PositiveSeconds = 0.5
+    """First pause before a dead worker is started again; doubles up to the next."""
+    restart_max_seconds: PositiveSeconds = 30.0
+    """Longest pause before a restart."""
+    max_fast_failures: Positive = 5
+    """Failures within `failure_window_seconds` after which the node stops with an error."""
+    failure_window_seconds: PositiveSeconds = 120.0
+    """See max_fast_failures."""
+    stop_timeout_seconds: PositiveSeconds = 10.0
+    """How long a worker may take to stop before it is killed."""
+
+
+class MonitorSection(Section):
+    """Watching the node."""
+
+    metrics_listen: str = ""
+    """HOST:PORT of the Prometheus endpoint. Empty: none."""
+    history_rounds: Positive = 100_000
+    """Rounds kept in the history."""
+    log_bytes: Positive = 10_000_000
+    """Size at which the log file is rotated; three old ones are kept."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
+
+
+class Config(Section):
+    """All of it."""
+
+    node: NodeSection = NodeSection()
+    model: ModelSection = ModelSection()
+    swarm: SwarmSection = SwarmSection()
+    gossip: GossipSection = GossipSection()
+    rollout: RolloutSection = RolloutSection()
+    generation: GenerationSection = GenerationSection()
+    replay: ReplaySection = ReplaySection()
+    rewards: RewardsSection = RewardsSection()
+    training: TrainingSection = TrainingSection()
+    schedule: ScheduleSection = ScheduleSection()
+    workers: WorkersSection = WorkersSection()
+    monitor: MonitorSection = MonitorSection()

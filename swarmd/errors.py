@@ -1,0 +1,53 @@
+"""Our own mistakes, as exceptions. A peer's mistake is never one of these: it is a verdict.
+
+Each class carries the exit code that the command line ends with when nothing catches it.
+"""
+
+
+class SwarmdError(Exception):
+    """Base of all errors that swarmd raises on purpose. The message is one line for a person:
+    what happened, what was expected, what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(SwarmdError):
+    """A flag, key or value is wrong. Raised before anything heavy is imported."""
+
+    exit_code = 2
+
+
+class ModelNotFoundError(ConfigError):
+    """A model name that is neither known, nor a folder, nor on disk."""
+
+
+class HomeInUseError(SwarmdError):
+    """Another running node holds this home or this identity."""
+
+    exit_code = 3
+
+
+class IdentityFileError(SwarmdError):
+    """The identity file cannot be read or is not an Ed25519 key. It is left untouched."""
+
+    exit_code = 3
+
+
+class NetworkError(SwarmdError):
+    """p2pd could not start or a listen address could not be taken."""
+
+
+class WorkerError(SwarmdError):
+    """A worker process failed: it died, hung past its deadline, or answered with an error."""
+
+
+class WorkerBudgetError(WorkerError):
+    """A worker failed too often in too short a time; the node gives up."""
+
+
+class CheckpointError(SwarmdError):
+    """A checkpoint is torn, corrupt, or of another model."""
+
+
+class WeightChannelError(SwarmdError):
+    """The weight channel could not be created, attached or read."""

@@ -1,0 +1,1 @@
+"""Generation: the policy decodes completions, in a process of its own."""

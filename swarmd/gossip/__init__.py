@@ -1,0 +1,1 @@
+"""Gossip: rollout groups to and from peers, node records, and catching up after joining late."""

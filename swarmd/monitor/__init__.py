@@ -1,0 +1,1 @@
+"""Monitor: what the node is doing, for people and for machines."""

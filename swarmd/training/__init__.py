@@ -1,0 +1,1 @@
+"""Training: group-relative policy optimisation steps, in a process of its own."""

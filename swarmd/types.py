@@ -1,0 +1,73 @@
+"""The nouns that rooms hand to each other. All are frozen and cross process borders as MessagePack.
+
+Shapes in names: B batch, T tokens, G completions of a group.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from swarmd_protocol.messages import FinishReason, TaskReference
+
+__all__ = ["Completion", "FinishReason", "Prompt", "RolloutGroup", "SampledGroup", "TaskReference"]
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What the policy is asked. `style` says how text becomes tokens.
+
+    plain: `text` is tokenized as it stands. chat: `system` and `text` go through the tokenizer's
+    chat template as a system and a user message, with the generation prompt appended.
+    """
+
+    style: str
+    text: str
+    system: str | None = None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """One answer. Tokens and log-probabilities are known only for the node's own completions."""
+
+    text: str
+    finish_reason: FinishReason
+    token_ids_T: tuple[int, ...] | None = None
+    """The sampled tokens, the end token included when `finish_reason` is stop."""
+    logprobs_T: tuple[float, ...] | None = None
+    """Log-probability (nats) of each sampled token under the policy that sampled it."""
+
+
+class SampledGroup(msgspec.Struct, frozen=True):
+    """What the generator returns for one prompt."""
+
+    completions_G: tuple[Completion, ...]
+    policy_version: int
+
+
+class RolloutGroup(msgspec.Struct, frozen=True):
+    """One task, all completions one policy sampled for it, and the rewards this node gave them."""
+
+    group_id: str
+    """Hex. Unique for an author."""
+    author: str
+    """Peer id of the node that sampled it."""
+    is_local: bool
+    task: TaskReference
+    prompt: Prompt
+    completions_G: tuple[Completion, ...]
+    rewards_G: tuple[float, ...]
+    policy_version: int
+    """Of the author's policy. Versions of different authors cannot be compared."""
+    created_at: float
+    """Author's wall clock, seconds since the Unix epoch."""
+    received_at: float
+    """This node's monotonic clock, seconds. Ages are counted from here."""
+    size_bytes: int
+    """What the group occupies in the buffer, in bytes of text and tokens."""
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the rewards differ, so that group-relative advantages are not all zero."""
+        return max(self.rewards_G) > min(self.rewards_G)
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of the group's completions."""
+        return sum(self.rewards_G) / len(self.rewards_G)
