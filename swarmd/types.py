@@ -8,7 +8,16 @@ from __future__ import annotations
 import msgspec
 from swarmd_protocol.messages import FinishReason, TaskReference
 
-__all__ = ["Completion", "FinishReason", "Prompt", "RolloutGroup", "SampledGroup", "TaskReference"]
+__all__ = [
+    "Completion",
+    "FinishReason",
+    "Prompt",
+    "RolloutGroup",
+    "SampledGroup",
+    "TaskReference",
+    "TaskSpec",
+    "WeightHandle",
+]
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -71,3 +80,24 @@ class RolloutGroup(msgspec.Struct, frozen=True):
     def mean_reward(self) -> float:
         """Mean reward of the group's completions."""
         return sum(self.rewards_G) / len(self.rewards_G)
+
+
+class TaskSpec(msgspec.Struct, frozen=True):
+    """One kind of task of a manifest: a reasoning-gym dataset with a fixed configuration."""
+
+    dataset: str
+    config: dict[str, object]
+    """Keyword arguments of the dataset, without seed and size."""
+    weight: float
+    """Relative share of draws."""
+    digest: str
+    """What a task reference names as `config_digest`."""
+
+
+class WeightHandle(msgspec.Struct, frozen=True):
+    """Where the trainer publishes weights. Plain data, so that the daemon can pass it on."""
+
+    kind: str
+    """shared_memory (more kinds later: cuda_ipc, file)."""
+    name: str
+    """Name of the shared-memory segment."""
