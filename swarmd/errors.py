@@ -21,6 +21,10 @@ class ModelNotFoundError(ConfigError):
     """A model name that is neither known, nor a folder, nor on disk."""
 
 
+class HomeError(SwarmdError):
+    """The home cannot be made or written: full disk, read-only, no permission."""
+
+
 class HomeInUseError(SwarmdError):
     """Another running node holds this home or this identity."""
 
