@@ -1,0 +1,250 @@
+"""Replay buffer. Holds recent rollout groups, bounded in groups and in bytes.
+
+Own groups wait in order for the trainer and are used once. Peers' groups are kept until they are
+drawn often enough, grow too old, or must make room. No peer may own more than its share, and where
+room is needed the peer that holds most gives up its oldest group: a flood displaces itself.
+
+Whatever does not enter or leaves undrawn is counted by reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from swarmd.types import RolloutGroup
+
+SEEN_PER_CAPACITY = 8
+"""Digests remembered for each group of capacity, to tell duplicates."""
+
+
+class Drop(StrEnum):
+    """Why a group did not enter the buffer, or left it undrawn."""
+
+    DUPLICATE = "duplicate"
+    NO_SIGNAL = "no_signal"
+    """All rewards are equal: zero advantage teaches nothing and would only take room."""
+    STALE = "stale"
+    """Too old, or too many policy versions behind."""
+    TOO_LARGE = "too_large"
+    """One group larger than a peer's whole share."""
+    QUOTA = "quota"
+    """Made room for a newer group of the same peer."""
+    CAPACITY = "capacity"
+    """Made room in a full buffer."""
+    LOCAL_STALE = "local_stale"
+    LOCAL_CAPACITY = "local_capacity"
+
+
+class BufferStats(msgspec.Struct, frozen=True):
+    """What the buffer holds, and what it refused or let go since the start."""
+
+    local: int
+    external: int
+    drawable: int
+    """External groups that the sampler could draw now."""
+    bytes: int
+    by_author: dict[str, int]
+    """External groups held, by peer id."""
+    dropped: dict[str, int]
+    """Groups that were refused or left undrawn, by reason."""
+
+
+class ReplayBuffer:
+    """Own groups in a queue, peers' groups in a bounded store.
+
+    Args:
+        capacity_groups: most external groups held.
+        capacity_bytes: most bytes held, own and external together.
+        peer_share: largest part of either capacity that one peer may occupy, in (0, 1].
+        max_age_seconds: older groups are not drawn.
+        max_policy_lag: groups more versions than this behind their author's newest are not drawn.
+        max_uses: how often an external group may be drawn.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_groups: int,
+        capacity_bytes: int,
+        peer_share: float,
+        max_age_seconds: float,
+        max_policy_lag: int,
+        max_uses: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._capacity_groups = capacity_groups
+        self._capacity_bytes = capacity_bytes
+        self._peer_groups = max(1, int(capacity_groups * peer_share))
+        self._peer_bytes = int(capacity_bytes * peer_share)
+        self._max_age_seconds = max_age_seconds
+        self._max_policy_lag = max_policy_lag
+        self._max_uses = max_uses
+        self._clock = clock
+        self._local: deque[RolloutGroup] = deque()
+        self._local_bytes = 0
+        self._peers: dict[str, _Peer] = {}
+        self._external_groups = 0
+        self._external_bytes = 0
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._dropped: Counter[str] = Counter()
+
+    def add_local(self, group: RolloutGroup) -> None:
+        """Queue an own group for the trainer. The rollout loop paces itself by `local_waiting`."""
+        self._local.append(group)
+        self._local_bytes += group.size_bytes
+        self._make_room()
+        while self._bytes > self._capacity_bytes and len(self._local) > 1:
+            self._drop_oldest_local(Drop.LOCAL_CAPACITY)
+
+    def add_external(self, group: RolloutGroup) -> Drop | None:
+        """Keep a peer's group.
+
+        Returns None when the group is kept, else the reason why not. A group that is kept may
+        displace others, by the rules of this module.
+        """
+        reason = self._refusal(group)
+        if reason is not None:
+            self._dropped[reason] += 1
+            return reason
+        peer = self._peers.setdefault(group.author, _Peer())
+        peer.add(group)
+        self._external_groups += 1
+        self._external_bytes += group.size_bytes
+        while len(peer.groups) > self._peer_groups or peer.bytes > self._peer_bytes:
+            self._drop_oldest_of(group.author, Drop.QUOTA)
+        self._make_room()
+        return None
+
+    def local_waiting(self, policy_version: int) -> int:
+        """Own groups that the trainer may still use at `policy_version`. Forgets those it may not."""
+        while self._local and self._is_stale(self._local[0], policy_version):
+            self._drop_oldest_local(Drop.LOCAL_STALE)
+        return len(self._local)
+
+    def take_local(self, count: int) -> tuple[RolloutGroup, ...]:
+        """Remove and return up to `count` own groups, oldest first: no late answer is passed over."""
+        taken = tuple(self._local.popleft() for _ in range(min(count, len(self._local))))
+        self._local_bytes -= sum(group.size_bytes for group in taken)
+        return taken
+
+    def drawable(self) -> list[RolloutGroup]:
+        """External groups that may be drawn now: fresh, not far behind, with signal, not used up."""
+        self._expire()
+        return [entry.group for peer in self._peers.values() for entry in peer.drawable(self._max_policy_lag)]
+
+    def mark_drawn(self, group: RolloutGroup) -> None:
+        """Count one use of an external group and forget it when its uses are spent."""
+        peer = self._peers[group.author]
+        entry = peer.groups[group.group_id]
+        entry.uses += 1
+        if entry.uses >= self._max_uses:
+            self._remove(group.author, group.group_id)
+
+    def stats(self) -> BufferStats:
+        """A snapshot for status and metrics."""
+        return BufferStats(
+            local=len(self._local),
+            external=self._external_groups,
+            drawable=len(self.drawable()),
+            bytes=self._bytes,
+            by_author={author: len(peer.groups) for author, peer in self._peers.items()},
+            dropped=dict(self._dropped),
+        )
+
+    @property
+    def _bytes(self) -> int:
+        return self._local_bytes + self._external_bytes
+
+    def _make_room(self) -> None:
+        while self._peers and (
+            self._external_groups > self._capacity_groups or self._bytes > self._capacity_bytes
+        ):
+            largest = max(self._peers, key=lambda author: (self._peers[author].bytes, author))
+            self._drop_oldest_of(largest, Drop.CAPACITY)
+
+    def _refusal(self, group: RolloutGroup) -> Drop | None:
+        if group.size_bytes > self._peer_bytes:
+            return Drop.TOO_LARGE
+        if self._clock() - group.received_at > self._max_age_seconds:
+            return Drop.STALE
+        # The digest is over the content, so a group copied under another name is a duplicate too.
+        digest = _content_digest(group)
+        peer = self._peers.get(group.author)
+        if digest in self._seen or (peer is not None and group.group_id in peer.groups):
+            return Drop.DUPLICATE
+        self._seen[digest] = None
+        while len(self._seen) > SEEN_PER_CAPACITY * self._capacity_groups:
+            self._seen.popitem(last=False)
+        # SAPO drops groups of zero advantage before the draw; here they do not even enter.
+        return None if group.has_signal else Drop.NO_SIGNAL
+
+    def _is_stale(self, group: RolloutGroup, policy_version: int) -> bool:
+        return (
+            self._clock() - group.received_at > self._max_age_seconds
+            or policy_version - group.policy_version > self._max_policy_lag
+        )
+
+    def _expire(self) -> None:
+        oldest = self._clock() - self._max_age_seconds
+        for author, peer in list(self._peers.items()):
+            for group_id in [i for i, entry in peer.groups.items() if entry.group.received_at < oldest]:
+                self._dropped[Drop.STALE] += 1
+                self._remove(author, group_id)
+
+    def _drop_oldest_of(self, author: str, reason: Drop) -> None:
+        self._dropped[reason] += 1
+        self._remove(author, next(iter(self._peers[author].groups)))
+
+    def _drop_oldest_local(self, reason: Drop) -> None:
+        self._dropped[reason] += 1
+        self._local_bytes -= self._local.popleft().size_bytes
+
+    def _remove(self, author: str, group_id: str) -> None:
+        peer = self._peers[author]
+        size_bytes = peer.remove(group_id)
+        self._external_groups -= 1
+        self._external_bytes -= size_bytes
+        if not peer.groups:
+            del self._peers[author]
+
+
+class _Entry:
+    """An external group and how often it was drawn."""
+
+    def __init__(self, group: RolloutGroup) -> None:
+        self.group = group
+        self.uses = 0
+
+
+class _Peer:
+    """The groups of one author, in order of arrival."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, _Entry] = {}
+        self.bytes = 0
+
+    def add(self, group: RolloutGroup) -> None:
+        self.groups[group.group_id] = _Entry(group)
+        self.bytes += group.size_bytes
+
+    def remove(self, group_id: str) -> int:
+        size_bytes = self.groups.pop(group_id).group.size_bytes
+        self.bytes -= size_bytes
+        return size_bytes
+
+    def drawable(self, max_policy_lag: int) -> Iterator[_Entry]:
+        # Newest of what is held, not of all time: an author that starts over from version 0 is
+        # drawn again as soon as its old groups have aged out.
+        newest = max(entry.group.policy_version for entry in self.groups.values())
+        return (e for e in self.groups.values() if newest - e.group.policy_version <= max_policy_lag)
+
+
+def _content_digest(group: RolloutGroup) -> bytes:
+    texts = tuple(completion.text for completion in group.completions_G)
+    return hashlib.sha256(msgspec.msgpack.encode((group.task, texts))).digest()

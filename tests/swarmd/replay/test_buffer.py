@@ -1,0 +1,218 @@
+"""The replay buffer: its bounds, its quotas, and what it lets the sampler draw."""
+
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.replay.buffer import Drop, ReplayBuffer
+from swarmd.types import Completion, FinishReason, Prompt, RolloutGroup, TaskReference
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_buffer(clock: Clock | None = None, **changes: object) -> ReplayBuffer:
+    settings: dict[str, object] = {
+        "capacity_groups": 10,
+        "capacity_bytes": 100_000,
+        "peer_share": 0.5,
+        "max_age_seconds": 60.0,
+        "max_policy_lag": 4,
+        "max_uses": 1,
+        "clock": clock or Clock(),
+    }
+    return ReplayBuffer(**(settings | changes))  # type: ignore[arg-type]
+
+
+def make_group(
+    number: int,
+    author: str = "peer",
+    *,
+    rewards: tuple[float, ...] = (0.0, 1.0),
+    version: int = 0,
+    received_at: float = 1000.0,
+    size_bytes: int = 100,
+    is_local: bool = False,
+) -> RolloutGroup:
+    completions = tuple(Completion(f"{author} {number} {i}", FinishReason.STOP) for i in range(len(rewards)))
+    return RolloutGroup(
+        group_id=f"{number:032x}",
+        author=author,
+        is_local=is_local,
+        task=TaskReference("basic_arithmetic", "digest", 7, number),
+        prompt=Prompt("plain", "1 + 1"),
+        completions_G=completions,
+        rewards_G=rewards,
+        policy_version=version,
+        created_at=0.0,
+        received_at=received_at,
+        size_bytes=size_bytes,
+    )
+
+
+def test_an_informative_group_is_kept_and_can_be_drawn() -> None:
+    buffer = make_buffer()
+    group = make_group(1)
+    assert buffer.add_external(group) is None
+    assert buffer.drawable() == [group]
+
+
+def test_a_group_without_reward_differences_does_not_enter() -> None:
+    buffer = make_buffer()
+    assert buffer.add_external(make_group(1, rewards=(1.0, 1.0))) is Drop.NO_SIGNAL
+    assert buffer.stats().external == 0
+    assert buffer.stats().dropped == {"no_signal": 1}
+
+
+def test_the_same_group_enters_once() -> None:
+    buffer = make_buffer()
+    buffer.add_external(make_group(1))
+    assert buffer.add_external(make_group(1)) is Drop.DUPLICATE
+    assert buffer.stats().external == 1
+
+
+def test_a_used_up_group_does_not_come_back_when_it_is_sent_again() -> None:
+    buffer = make_buffer()
+    group = make_group(1)
+    buffer.add_external(group)
+    buffer.mark_drawn(group)
+    assert buffer.add_external(group) is Drop.DUPLICATE
+
+
+def test_content_copied_under_another_name_is_a_duplicate() -> None:
+    buffer = make_buffer()
+    original = make_group(1, "honest")
+    copied = msgspec.structs.replace(original, author="thief")
+    buffer.add_external(original)
+    assert buffer.add_external(copied) is Drop.DUPLICATE
+
+
+def test_a_reused_group_id_with_other_content_is_refused_and_bytes_stay_right() -> None:
+    buffer = make_buffer()
+    buffer.add_external(make_group(1))
+    reused = msgspec.structs.replace(make_group(2), group_id=f"{1:032x}")
+        **{f: getattr(other, f) for f in other.__struct_fields__} | {"group_id": f"{1:032x}"}
+    )
+    assert buffer.add_external(reused) is Drop.DUPLICATE
+    assert buffer.stats().bytes == 100
+
+
+def test_a_peer_over_its_quota_loses_its_own_oldest_group() -> None:
+    buffer = make_buffer()
+    buffer.add_external(make_group(1, "quiet"))
+    for number in range(2, 9):
+        buffer.add_external(make_group(number, "flooder"))
+    assert buffer.stats().by_author == {"quiet": 1, "flooder": 5}
+    numbers = [group.task.index for group in buffer.drawable() if group.author == "flooder"]
+    assert numbers == [4, 5, 6, 7, 8]
+    assert buffer.stats().dropped == {"quota": 2}
+
+
+def test_a_peer_over_its_quota_in_bytes_loses_its_own_oldest_group() -> None:
+    buffer = make_buffer(capacity_bytes=1000)
+    for number in range(3):
+        buffer.add_external(make_group(number, size_bytes=200))
+    assert [group.task.index for group in buffer.drawable()] == [1, 2]
+
+
+def test_a_full_buffer_takes_room_from_the_peer_that_holds_most() -> None:
+    buffer = make_buffer(capacity_groups=6)
+    for number in range(3):
+        buffer.add_external(make_group(number, "large", size_bytes=300))
+    for number in range(3, 6):
+        buffer.add_external(make_group(number, "small", size_bytes=50))
+    buffer.add_external(make_group(6, "new"))
+    assert buffer.stats().by_author == {"large": 2, "small": 3, "new": 1}
+    assert buffer.stats().dropped == {"capacity": 1}
+
+
+def test_a_group_larger_than_a_peers_share_is_refused() -> None:
+    buffer = make_buffer(capacity_bytes=1000)
+    assert buffer.add_external(make_group(1, size_bytes=501)) is Drop.TOO_LARGE
+
+
+def test_an_old_group_is_neither_drawn_nor_kept() -> None:
+    clock = Clock()
+    buffer = make_buffer(clock)
+    buffer.add_external(make_group(1))
+    clock.now += 61
+    assert buffer.drawable() == []
+    assert buffer.stats().external == 0
+    assert buffer.stats().dropped == {"stale": 1}
+
+
+def test_a_group_that_arrives_too_old_does_not_enter() -> None:
+    assert make_buffer().add_external(make_group(1, received_at=939.0)) is Drop.STALE
+
+
+def test_a_group_far_behind_its_authors_newest_is_not_drawn() -> None:
+    buffer = make_buffer()
+    buffer.add_external(make_group(1, "a", version=0))
+    buffer.add_external(make_group(2, "a", version=5))
+    buffer.add_external(make_group(3, "b", version=0))
+    assert {group.task.index for group in buffer.drawable()} == {2, 3}
+
+
+def test_a_group_may_be_drawn_as_often_as_configured() -> None:
+    buffer = make_buffer(max_uses=2)
+    group = make_group(1)
+    buffer.add_external(group)
+    buffer.mark_drawn(group)
+    assert buffer.drawable() == [group]
+    buffer.mark_drawn(group)
+    assert buffer.drawable() == []
+
+
+def test_own_groups_are_taken_oldest_first_and_once() -> None:
+    buffer = make_buffer()
+    for number in range(3):
+        buffer.add_local(make_group(number, is_local=True))
+    assert [group.task.index for group in buffer.take_local(2)] == [0, 1]
+    assert buffer.local_waiting(policy_version=0) == 1
+
+
+def test_own_groups_of_an_old_policy_are_forgotten_and_counted() -> None:
+    buffer = make_buffer()
+    buffer.add_local(make_group(1, version=0, is_local=True))
+    buffer.add_local(make_group(2, version=1, is_local=True))
+    assert buffer.local_waiting(policy_version=5) == 1
+    assert buffer.stats().dropped == {"local_stale": 1}
+
+
+@pytest.mark.parametrize("capacity_bytes", [150, 1000])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 40), st.sampled_from("abc"), st.integers(1, 400), st.booleans(), st.floats(0, 9)
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_arrives_the_bounds_hold_and_the_bytes_add_up(
+    capacity_bytes: int, steps: list[tuple[int, str, int, bool, float]]
+) -> None:
+    clock = Clock()
+    buffer = make_buffer(clock, capacity_groups=6, capacity_bytes=capacity_bytes, max_age_seconds=20.0)
+    for number, author, size_bytes, is_local, seconds in steps:
+        clock.now += seconds
+        group = make_group(number, author, size_bytes=size_bytes, received_at=clock.now, is_local=is_local)
+        if is_local:
+            buffer.add_local(group)
+        else:
+            buffer.add_external(group)
+        stats = buffer.stats()
+        assert stats.external <= 6
+        assert max(stats.by_author.values(), default=0) <= 3
+        assert stats.bytes <= capacity_bytes or (stats.local == 1 and stats.external == 0)
+    while buffer.take_local(1):
+        pass
+    clock.now += 1000
+    assert buffer.stats().bytes == buffer.stats().external == 0
