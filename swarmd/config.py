@@ -20,7 +20,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Section(BaseModel):
     """Base of the sections: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class NodeSection(Section):

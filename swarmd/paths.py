@@ -19,7 +19,7 @@ from pathlib import Path
 
 from swarmd.errors import ConfigError, HomeError, HomeInUseError
 
-__all__ = ["Home", "default_home", "lock_identity", "locate_home"]
+__all__ = ["Home", "default_home", "locate_home", "lock_identity"]
 
 # sun_path holds 104 bytes on macOS and 108 on Linux, and the longest socket name is about 30.
 _LONGEST_RUNTIME_BYTES = 70

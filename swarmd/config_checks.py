@@ -1,0 +1,69 @@
+"""Rules of the configuration that its types cannot express: forms of addresses, and values that
+contradict each other. They need nothing but the configuration, so they run before any import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from swarmd.config import Config
+
+__all__ = ["broken_rule"]
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_LISTEN = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/(tcp|udp)/(\d+)(/[a-z0-9-]+)*")
+_JOIN = re.compile(r"/\S+/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]*):(\d+)")
+_LARGEST_PORT = 65535
+
+
+def broken_rule(config: Config) -> tuple[str, str] | None:
+    """The first rule the configuration breaks, as (key, what is wrong), or None."""
+    return next(_broken_rules(config), None)
+
+
+def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _addresses(config)
+    if not _DEVICE.fullmatch(config.model.device):
+        yield "model.device", f"must be auto, cpu, cuda or cuda:N, got {config.model.device!r}"
+    if not config.model.name:
+        yield "model.name", "must be a known model or a folder, got nothing"
+    if config.swarm.isolated and config.swarm.join:
+        yield "swarm.join", "an isolated node joins nobody: leave out either isolated or join"
+    if config.rollout.group_size < 2:
+        yield "rollout.group_size", f"must be at least 2, got {config.rollout.group_size}"
+    if config.replay.local_groups + config.replay.external_groups < 1:
+        yield "replay.local_groups", "local_groups and external_groups are both 0: a batch needs a group"
+    if config.training.schedule != "constant" and config.training.schedule_steps < 1:
+        yield (
+            "training.schedule_steps",
+            f"must be at least 1 with the schedule {config.training.schedule!r}, got 0",
+        )
+    for section, low, high in (
+        (config.gossip, "redial_min_seconds", "redial_max_seconds"),
+        (config.workers, "restart_min_seconds", "restart_max_seconds"),
+        (config.gossip, "record_interval_seconds", "record_ttl_seconds"),
+    ):
+        if getattr(section, low) > getattr(section, high):
+            name = "gossip" if section is config.gossip else "workers"
+            yield f"{name}.{low}", f"must not be above {high}, {getattr(section, high):g}"
+
+
+def _addresses(config: Config) -> Iterator[tuple[str, str]]:
+    for address in config.swarm.join:
+        if not _JOIN.fullmatch(address):
+            yield (
+                "swarm.join",
+                "must be multiaddrs ending in /p2p/PEERID, like /ip4/203.0.113.5/tcp/31337/p2p/12D3Koo..., "
+                f"got {address!r}",
+            )
+    for address in config.swarm.listen:
+        match = _LISTEN.fullmatch(address)
+        if match is None or int(match[3]) > _LARGEST_PORT:
+            yield "swarm.listen", f"must be multiaddrs like /ip4/0.0.0.0/tcp/31337, got {address!r}"
+    listen = config.monitor.metrics_listen
+    if listen:
+        match = _HOST_PORT.fullmatch(listen)
+        if match is None or int(match[2]) > _LARGEST_PORT:
+            yield "monitor.metrics_listen", f"must be HOST:PORT, got {listen!r}"
