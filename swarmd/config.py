@@ -7,9 +7,9 @@ came from.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -186,8 +186,9 @@ class TrainingSection(Section):
 class ScheduleSection(Section):
     """How the loops keep in step, and what happens every so many rounds."""
 
-    max_ahead: Positive = 16
-    """Own groups that wait for the trainer at most; then sampling pauses."""
+    max_ahead: Positive = 8
+    """Own groups that wait for the trainer at most; then sampling pauses. At least I + J, since a
+    node alone fills the whole batch itself."""
     eval_every_rounds: NonNegative = 10
     """Rounds between two evaluations on held-out tasks. 0: never."""
     eval_tasks: Positive = 32
@@ -243,3 +244,15 @@ class Config(Section):
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = WorkersSection()
     monitor: MonitorSection = MonitorSection()
+
+    @model_validator(mode="after")
+    def _a_node_alone_can_fill_a_batch(self) -> Self:
+        batch_groups = self.replay.local_groups + self.replay.external_groups
+        if batch_groups == 0:
+            raise ValueError("replay.local_groups and replay.external_groups cannot both be 0")
+        if self.schedule.max_ahead < batch_groups:
+            raise ValueError(
+                f"schedule.max_ahead must be at least replay.local_groups + replay.external_groups "
+                f"({batch_groups}), got {self.schedule.max_ahead}"
+            )
+        return self
