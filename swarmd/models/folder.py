@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 __all__ = ["round_to_stored_precision", "save_model_folder"]
 
 
-def save_model_folder(folder: Path, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def save_model_folder(folder: Path, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     """Write everything that `from_pretrained` needs into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
