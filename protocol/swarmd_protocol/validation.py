@@ -7,11 +7,11 @@ regenerating the task and scoring come after them. Each returns the reason to re
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
 
 import msgspec
 
+from swarmd_protocol.codec import unpack_logprobs
 from swarmd_protocol.envelope import check_time
 from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import (
@@ -128,7 +128,11 @@ def is_name(text: str, *, max_characters: int = MAX_NAME_CHARACTERS, allow_empty
 
 def is_unicode(text: str) -> bool:
     """Whether a text has no lone surrogates. Decoded bytes never have any; in-memory values may."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_counter(value: int) -> bool:
@@ -163,6 +167,5 @@ def _is_logprobs(block: bytes, max_tokens: int) -> bool:
     tokens, odd_bytes = divmod(len(block), 4)
     if odd_bytes or not 1 <= tokens <= max_tokens:
         return False
-    return all(
-        math.isfinite(value) and value <= MAX_LOGPROB_NATS for (value,) in struct.iter_unpack("<f", block)
-    )
+    values_T = unpack_logprobs(block)
+    return all(map(math.isfinite, values_T)) and max(values_T) <= MAX_LOGPROB_NATS
