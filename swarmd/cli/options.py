@@ -1,0 +1,41 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmd.paths import Home, locate_home
+
+__all__ = ["ConfigOption", "HomeOption", "JsonOption", "SetOption", "chosen_home"]
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        help="Folder that holds all state of one node. Default: SWARMD_HOME, else the user's data folder.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="TOML file laid over the home's config.toml.", show_default=False
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Set one key. May be given again.", show_default=False
+    ),
+]
+
+
+def chosen_home(option: Path | None) -> Home:
+    """The home that --home, SWARMD_HOME or the default names."""
+    return locate_home(option, os.environ)
