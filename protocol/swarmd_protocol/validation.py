@@ -30,9 +30,10 @@ MAX_NAME_CHARACTERS = 128
 """Of a node, a model, a program, a tokenizer fingerprint."""
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
-MAX_MANIFEST_CHARACTERS = 65_536
+MAX_MANIFEST_BYTES = 60_000
+"""Of its UTF-8 text. With its envelope it fits into a DHT record of 64 KiB."""
 MAX_COUNTER = 2**62
-"""Seeds, indices, rounds and versions are below this, so that sums stay within 64 bits."""
+"""Seeds, indices, rounds, versions and times are below this, so that sums stay within 64 bits."""
 MAX_LOGPROB_NATS = 1e-3
 """A log-probability is at most 0; rounding in the sender's arithmetic is forgiven."""
 
@@ -106,9 +107,9 @@ def check_manifest_text(message: ManifestMessage) -> Reason | None:
     """Why a manifest's text is not worth parsing, or None. Whether it is the swarm's own is decided
     by its digest, which the tasks room computes.
     """
-    if len(message.toml) > MAX_MANIFEST_CHARACTERS:
-        return Reason.OVERSIZED
-    return None if is_unicode(message.toml) else Reason.BAD_TEXT
+    if not is_unicode(message.toml):
+        return Reason.BAD_TEXT
+    return Reason.OVERSIZED if len(message.toml.encode()) > MAX_MANIFEST_BYTES else None
 
 
 def check_catch_up_request(message: CatchUpRequest, swarm_id: str) -> Reason | None:
