@@ -59,7 +59,7 @@ class SwarmSection(Section):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
     """Multiaddrs to listen on. A taken port: the next free one is used, and said."""
     isolated: bool = False
-    """No network at all."""
+    """No network at all; join and listen are not used then."""
 
 
 class GossipSection(Section):

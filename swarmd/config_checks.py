@@ -29,8 +29,6 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
         yield "model.device", f"must be auto, cpu, cuda or cuda:N, got {config.model.device!r}"
     if not config.model.name:
         yield "model.name", "must be a known model or a folder, got nothing"
-    if config.swarm.isolated and config.swarm.join:
-        yield "swarm.join", "an isolated node joins nobody: leave out either isolated or join"
     if config.rollout.group_size < 2:
         yield "rollout.group_size", f"must be at least 2, got {config.rollout.group_size}"
     if config.replay.local_groups + config.replay.external_groups < 1:

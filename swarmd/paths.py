@@ -125,15 +125,16 @@ class Home:
         Raises HomeInUseError when another process holds it. The lock ends with the process,
         however it ends, so a stale one cannot exist.
         """
-        with _held_lock(
-            self.lock_file,
-            lambda pid: (
-                f"home {self.folder} is in use by the node with process id {pid}: stop it with "
-                f"`swarmd stop --home {self.folder}`, or choose another --home"
-            ),
-        ):
+        with _held_lock(self.lock_file, self.in_use_message):
             self._clear_runtime()
             yield
+
+    def in_use_message(self, pid: int) -> str:
+        """What to tell who wants this home while process `pid` has it."""
+        return (
+            f"home {self.folder} is in use by the node with process id {pid}: stop it with "
+            f"`swarmd stop --home {self.folder}`, or choose another --home"
+        )
 
     def running_pid(self) -> int | None:
         """Process id of the node that holds this home, or None when none runs."""

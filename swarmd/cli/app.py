@@ -13,6 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 import swarmd
+from swarmd.cli.failures import report_failure
 from swarmd.errors import SwarmdError
 
 __all__ = ["COMMANDS", "Command", "build_app", "run_command_line"]
@@ -56,11 +57,11 @@ def run_command_line(arguments: Sequence[str]) -> int:
     try:
         result = typer.main.get_command(app).main(args=given, prog_name="swarmd", standalone_mode=False)
     except SwarmdError as error:
-        return _failed(str(error), error.exit_code)
+        return report_failure(str(error), error.exit_code)
     except TyperException as error:
         return _wrong_usage(error)
     except typer.Abort:
-        return _failed("aborted", 1)
+        return report_failure("aborted", 1)
     except BrokenPipeError:
         # The reader of a pipe has seen enough; there is nobody left to tell.
         sys.stdout = None
@@ -124,10 +125,4 @@ def _wrong_usage(error: TyperException) -> int:
         return _USAGE_EXIT_CODE
     if context is not None:
         message += f" (see `{context.command_path} --help`)"
-    return _failed(message, _USAGE_EXIT_CODE)
-
-
-def _failed(message: str, exit_code: int) -> int:
-    line = " ".join(message.split())
-    typer.echo(f"swarmd: {line}", err=True)
-    return exit_code
+    return report_failure(message, _USAGE_EXIT_CODE)

@@ -6,7 +6,6 @@ import msgspec
 import typer
 
 from swarmd.cli.options import HomeOption, JsonOption, chosen_home
-from swarmd.errors import IdentityFileError
 from swarmd.identity import Identity
 from swarmd.paths import Home
 
@@ -19,10 +18,6 @@ app = typer.Typer(no_args_is_help=True)
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Print the peer id of the node in this home."""
     chosen = chosen_home(home)
-    if not chosen.identity_key.exists():
-        raise IdentityFileError(
-            f"there is no identity in {chosen.folder}: make one with `swarmd identity new`, or start the node"
-        )
     _print(Identity.load(chosen.identity_key), chosen, as_json)
 
 
@@ -37,7 +32,7 @@ def new(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def _print(identity: Identity, home: Home, as_json: bool) -> None:
     if as_json:
         document = {
-            "peer_id": str(identity.peer_id),
+            "peer_id": identity.peer_id,
             "public_key": identity.public_key.hex(),
             "file": str(home.identity_key),
         }

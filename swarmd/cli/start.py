@@ -1,0 +1,103 @@
+"""`swarmd start`: run a node. All that can be wrong with flags, config, model and home is found here,
+before the node and its heavy libraries are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from swarmd.cli.detach import detach
+from swarmd.cli.options import ConfigOption, HomeOption, SetOption, chosen_home
+from swarmd.cli.preflight import check_before_start
+from swarmd.config import Config
+from swarmd.config_sources import Flag, load_config
+from swarmd.errors import ConfigError
+from swarmd.paths import Home
+
+__all__ = ["start"]
+
+
+def start(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|PATH", help="Known name (`swarmd model list`), folder, or hub id."),
+    ] = None,
+    home: HomeOption = None,
+    isolated: Annotated[bool, typer.Option("--isolated", help="No network at all.")] = False,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MULTIADDR", help="Bootstrap peer; ends in /p2p/PEERID. May be given again."),
+    ] = None,
+    swarm: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="The swarm's manifest. Default: the model's.")
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MULTIADDR", help="Address to listen on. May be given again."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="auto|vllm|transformers", help="What samples completions.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="auto|cpu|cuda[:N]", help="Where the model is computed.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Stop after N rounds. 0: never.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Varies tasks and sampling.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    detached: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; returns once the node is up.")
+    ] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as one JSON object per line.")] = False,
+) -> None:
+    """Run a node in the foreground. Needs no terminal and never prompts.
+
+    Without --join and --isolated it listens and waits for peers, and trains meanwhile. SIGINT and
+    SIGTERM save a checkpoint and stop it.
+    """
+    signal.signal(signal.SIGTERM, _stop_early)
+    if isolated and join:
+        raise ConfigError("--isolated and --join contradict each other: leave one out")
+    flags = {
+        "model.name": Flag("--model", model),
+        "swarm.isolated": Flag("--isolated", isolated or None),
+        "swarm.join": Flag("--join", tuple(join) if join else None),
+        "swarm.manifest": Flag("--swarm", swarm),
+        "swarm.listen": Flag("--listen", tuple(listen) if listen else None),
+        "generation.engine": Flag("--engine", engine),
+        "model.device": Flag("--device", device),
+        "node.rounds": Flag("--rounds", rounds),
+        "node.seed": Flag("--seed", seed),
+        "node.json_logs": Flag("--json-logs", json_logs or None),
+    }
+    given = {key: flag for key, flag in flags.items() if flag.value is not None}
+    chosen = chosen_home(home)
+    loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
+    try:
+        check_before_start(loaded.config, chosen)
+        if detached:
+            raise typer.Exit(detach(chosen, lambda: _run(loaded.config, chosen, console=False)))
+        code = _run(loaded.config, chosen, console=True)
+    except KeyboardInterrupt:
+        # Asked to stop before there was anything to save.
+        code = 0
+    raise typer.Exit(code)
+
+
+def _run(config: Config, home: Home, *, console: bool) -> int:
+    if console:
+        print("swarmd: loading libraries", file=sys.stderr, flush=True)
+    from swarmd.node import run_node
+
+    return run_node(config, home, console=console)
+
+
+def _stop_early(signal_number: int, frame: FrameType | None) -> None:
+    """Until the node handles signals itself, SIGTERM is the same as Ctrl-C."""
+    raise KeyboardInterrupt
