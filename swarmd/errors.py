@@ -55,3 +55,7 @@ class CheckpointError(SwarmdError):
 
 class WeightChannelError(SwarmdError):
     """The weight channel could not be created, attached or read."""
+
+
+class TrainingError(SwarmdError):
+    """A model that cannot be trained here, or a batch that no training step can be made of."""

@@ -1,0 +1,184 @@
+"""The trainer process: `python -m swarmd.entrypoints.trainer --fd N`.
+
+Joins training with the weight channel. It loads the model or its newest intact checkpoint, publishes
+the weights, and then answers steps and saves. New weights are published before a step is answered.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from swarmd.errors import CheckpointError, TrainingError
+from swarmd.models.device import Compute, choose_compute, choose_threads
+from swarmd.models.tokenization import fingerprint, load_tokenizer
+from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
+from swarmd.training.messages import (
+    INITIALISE,
+    SAVE,
+    STEP,
+    SaveReply,
+    SaveRequest,
+    StepReply,
+    StepRequest,
+    TrainerReady,
+    TrainerSettings,
+)
+from swarmd.training.model_digest import model_digest
+from swarmd.training.policy import Policy
+from swarmd.training.trainer import Trainer, TrainerState
+from swarmd.weights.shared_memory import WeightWriter
+from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
+
+__all__ = ["TrainerProcess", "main"]
+
+
+class TrainerProcess:
+    """Answers the methods of `training.messages`, with the trainer, its checkpoints and its channel."""
+
+    def __init__(self) -> None:
+        self._running: _Running | None = None
+
+    def initialise(self, settings: TrainerSettings) -> TrainerReady:
+        """Load everything and publish the first weights.
+
+        Raises ConfigError, TrainingError, CheckpointError or WeightChannelError, each one line.
+        """
+        self.close()
+        torch.set_num_threads(choose_threads(settings.threads))
+        compute = choose_compute(settings.device, settings.dtype)
+        digest = model_digest(settings.model_path)
+        store = CheckpointStore(Path(settings.checkpoint_folder), settings.checkpoint_keep)
+        report_progress("loading tokenizer and model")
+        tokenizer = load_tokenizer(settings.model_path)
+        trainer = Trainer(
+            _load_policy(settings, compute),
+            tokenizer,
+            settings.options,
+            max_new_tokens=settings.max_new_tokens,
+            seed=settings.seed,
+            reference=_load_policy(settings, compute) if settings.options.kl_weight > 0 else None,
+        )
+        report_progress("looking for a checkpoint")
+        found = store.load_newest(digest)
+        notes = compute.notes
+        if found is not None:
+            checkpoint, path, damaged = found
+            _resume(trainer, checkpoint, path)
+            notes += damaged
+        report_progress("publishing weights")
+        weights = _published(trainer, compute)
+        writer = WeightWriter.create(settings.channel_name, weights)
+        writer.publish(trainer.policy_version, weights)
+        self._running = _Running(trainer, store, writer, compute, digest)
+        return TrainerReady(
+            handle=writer.handle,
+            policy_version=trainer.policy_version,
+            steps=trainer.steps,
+            device=str(compute.device),
+            dtype=compute.dtype_name,
+            tokenizer_fingerprint=fingerprint(tokenizer),
+            parameters=sum(parameter.numel() for parameter in trainer.policy.parameters.values()),
+            resumed_from=None if found is None else str(found[1]),
+            node_state=None if found is None else found[0].node_state,
+            notes=notes,
+        )
+
+    def step(self, request: StepRequest) -> StepReply:
+        """Learn from the groups; publish if the policy has moved."""
+        running = self._need_running()
+        trainer = running.trainer
+        version_before = trainer.policy_version
+        metrics = trainer.step(request.groups)
+        if trainer.policy_version != version_before:
+            running.writer.publish(trainer.policy_version, _published(trainer, running.compute))
+        return StepReply(trainer.policy_version, metrics)
+
+    def save(self, request: SaveRequest) -> SaveReply:
+        """Write a checkpoint. Raises CheckpointError; training can go on after it."""
+        running = self._need_running()
+        started = time.monotonic()
+        state = running.trainer.state()
+        saved = running.store.save(
+            Checkpoint(
+                weights=state.weights,
+                optimizer=state.optimizer,
+                counters=CheckpointCounters(
+                    model_digest=running.model_digest,
+                    round=request.round,
+                    policy_version=state.policy_version,
+                    steps=state.steps,
+                    skipped_updates=state.skipped_updates,
+                ),
+                node_state=request.node_state,
+            )
+        )
+        return SaveReply(str(saved.path), saved.bytes, time.monotonic() - started)
+
+    def close(self) -> None:
+        """Remove the weight channel."""
+        if self._running is not None:
+            self._running.writer.close()
+            self._running = None
+
+    def _need_running(self) -> _Running:
+        if self._running is None:
+            raise TrainingError("the trainer has not been initialised")
+        return self._running
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What there is once the trainer is initialised."""
+
+    trainer: Trainer
+    store: CheckpointStore
+    writer: WeightWriter
+    compute: Compute
+    model_digest: str
+
+
+def main() -> None:
+    """Serve until the daemon says stop or is gone."""
+    process = TrainerProcess()
+    fd = worker_argument_fd()
+    try:
+        serve(
+            fd,
+            [handle(INITIALISE, process.initialise), handle(STEP, process.step), handle(SAVE, process.save)],
+        )
+    finally:
+        process.close()
+
+
+def _load_policy(settings: TrainerSettings, compute: Compute) -> Policy:
+    # float16 gradients underflow: the trainer computes in float32 and only publishes float16.
+    compute_dtype = torch.float32 if compute.dtype == torch.float16 else compute.dtype
+    return Policy.load(settings.model_path, compute.device, compute_dtype, settings.temperature)
+
+
+def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
+    counters = checkpoint.counters
+    state = TrainerState(
+        weights=dict(checkpoint.weights),
+        optimizer=dict(checkpoint.optimizer),
+        policy_version=counters.policy_version,
+        steps=counters.steps,
+        skipped_updates=counters.skipped_updates,
+    )
+    try:
+        trainer.restore(state)
+    except TrainingError as error:
+        raise CheckpointError(f"{path} cannot be resumed: {error}") from error
+
+
+def _published(trainer: Trainer, compute: Compute) -> dict[str, torch.Tensor]:
+    """The weights as the generator computes with them."""
+    return {name: tensor.to(compute.dtype) for name, tensor in trainer.state().weights.items()}
+
+
+if __name__ == "__main__":
+    main()

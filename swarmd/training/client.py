@@ -1,0 +1,23 @@
+"""The daemon's side of the trainer: typed calls to the trainer process, each with a deadline."""
+
+from __future__ import annotations
+
+from swarmd.training.messages import SAVE, STEP, SaveReply, SaveRequest, StepReply, StepRequest
+from swarmd.types import RolloutGroup
+from swarmd.workers.supervisor import Worker
+
+
+class TrainerClient:
+    """Asks the trainer process. Every method raises WorkerError when it dies, hangs or refuses."""
+
+    def __init__(self, worker: Worker, step_timeout_seconds: float) -> None:
+        self._worker = worker
+        self._step_timeout_seconds = step_timeout_seconds
+
+    async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
+        """Learn from the groups. The new weights are published before this returns."""
+        return await self._worker.call(STEP, StepRequest(groups), self._step_timeout_seconds)
+
+    async def save(self, node_state: bytes, round_number: int, timeout_seconds: float) -> SaveReply:
+        """Write a checkpoint with the daemon's own state in it."""
+        return await self._worker.call(SAVE, SaveRequest(node_state, round_number), timeout_seconds)

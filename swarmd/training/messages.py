@@ -1,0 +1,163 @@
+"""What the daemon and the trainer process say to each other. Plain frozen data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmd.errors import ConfigError
+from swarmd.types import RolloutGroup, WeightHandle
+from swarmd.workers.framing import Method
+
+__all__ = [
+    "INITIALISE",
+    "SAVE",
+    "STEP",
+    "SaveReply",
+    "SaveRequest",
+    "StepMetrics",
+    "StepReply",
+    "StepRequest",
+    "TrainerReady",
+    "TrainerSettings",
+    "TrainingOptions",
+]
+
+
+class TrainingOptions(msgspec.Struct, frozen=True):
+    """How to optimise. Fields, meanings and defaults are those of `config.TrainingSection`."""
+
+    learning_rate: float = 3e-4
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.99
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    schedule: str = "constant"
+    schedule_steps: int = 0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    kl_weight: float = 0.0
+    advantage_normalisation: str = "std"
+    loss_aggregation: str = "token"
+    inner_epochs: int = 1
+    minibatches: int = 1
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.schedule != "constant" and self.schedule_steps <= self.warmup_steps:
+            raise ConfigError(
+                f"training.schedule_steps must be above training.warmup_steps ({self.warmup_steps}) "
+                f"with schedule {self.schedule}, got {self.schedule_steps}"
+            )
+
+
+class TrainerSettings(msgspec.Struct, frozen=True):
+    """What a trainer needs to start."""
+
+    model_path: str
+    """Folder with configuration, safetensors weights and tokenizer."""
+    device: str
+    dtype: str
+    threads: int
+    """0: chosen from the number of cores."""
+    seed: int
+    """Of the order in which a batch is cut into minibatches."""
+    channel_name: str
+    """Name of the shared-memory weight channel that this trainer creates."""
+    checkpoint_folder: str
+    checkpoint_keep: int
+    temperature: float
+    """Sampling temperature of the generator; log-probabilities are taken at it."""
+    max_new_tokens: int
+    """Token limit of a completion; the denominator of the aggregation `constant`."""
+    options: TrainingOptions
+
+
+class TrainerReady(msgspec.Struct, frozen=True):
+    """The trainer has loaded its model, or its newest intact checkpoint, and published the weights."""
+
+    handle: WeightHandle
+    policy_version: int
+    """The version published: 0 for the model as it came, else that of the checkpoint."""
+    steps: int
+    """Optimizer steps taken so far."""
+    device: str
+    dtype: str
+    tokenizer_fingerprint: str
+    parameters: int
+    """Trained numbers, tied weights counted once."""
+    resumed_from: str | None
+    """Path of the checkpoint, None for a fresh start."""
+    node_state: bytes | None
+    """What the daemon stored with that checkpoint."""
+    notes: tuple[str, ...]
+    """What a person should know: a checkpoint passed over, a GPU that does not work."""
+
+
+class StepRequest(msgspec.Struct, frozen=True):
+    """Learn from these groups."""
+
+    groups: tuple[RolloutGroup, ...]
+
+
+class StepMetrics(msgspec.Struct, frozen=True):
+    """What one training step did. Means are over tokens; None where there were no such tokens."""
+
+    loss: float | None
+    """Of the last optimizer step; None when none was computed."""
+    grad_norm: float | None
+    """Before clipping, of the last optimizer step."""
+    mean_ratio: float | None
+    """New to old probability of own tokens."""
+    clipped_share: float | None
+    """Part of the tokens whose gradient the clip removed."""
+    kl: float | None
+    """Mean KL to the start weights, nats a token; None without a KL penalty."""
+    entropy: float | None
+    """Nats a token, estimated as the mean surprise of own samples: of all own groups, also those
+    without signal, under the policy that sampled them."""
+    sampler_gap: float | None
+    """Mean absolute difference, nats a token, between generator and trainer on own groups of the
+    current version: near zero when both hold the same weights."""
+    tokens: int
+    """Completion tokens in the batch, groups without signal included."""
+    groups: int
+    groups_with_signal: int
+    dropped_groups: int
+    """Groups whose prompt leaves no room for a completion in the model's context."""
+    updates: int
+    """Optimizer steps taken in this step."""
+    skipped_updates: int
+    """Optimizer steps left out in this step because loss or gradient was not finite."""
+    total_skipped_updates: int
+    """The same, since the first start of this policy."""
+    learning_rate: float
+    """Of the next optimizer step."""
+    seconds: float
+
+
+class StepReply(msgspec.Struct, frozen=True):
+    """The step is done. The version has advanced, and its weights are published, if anything was updated."""
+
+    policy_version: int
+    metrics: StepMetrics
+
+
+class SaveRequest(msgspec.Struct, frozen=True):
+    """Write a checkpoint."""
+
+    node_state: bytes
+    """Opaque to the trainer; comes back in TrainerReady."""
+    round: int
+
+
+class SaveReply(msgspec.Struct, frozen=True):
+    """A complete checkpoint is on disk."""
+
+    path: str
+    bytes: int
+    seconds: float
+
+
+INITIALISE = Method("initialise", TrainerSettings, TrainerReady)
+STEP = Method("step", StepRequest, StepReply)
+SAVE = Method("save", SaveRequest, SaveReply)

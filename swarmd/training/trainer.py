@@ -1,0 +1,248 @@
+"""The trainer: one call takes a batch of rollout groups and moves the policy.
+
+It promises that a batch without any signal changes nothing, that a loss or gradient that is not
+finite never reaches the weights, and that two trainers in the same state do the same, bit for bit,
+with the same batches.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarmd.errors import TrainingError
+from swarmd.models.tokenization import Tokenizer
+from swarmd.training.batch import (
+    EncodedGroup,
+    Slice,
+    batch_totals,
+    cut_minibatches,
+    cut_slices,
+    encode_batch,
+    mean_surprise,
+)
+from swarmd.training.loss import BatchTotals, clipped_tokens, kl_penalty, policy_loss, token_weights
+from swarmd.training.messages import StepMetrics, TrainingOptions
+from swarmd.training.policy import Policy
+from swarmd.training.schedule import learning_rate
+from swarmd.training.tally import Tally
+from swarmd.types import RolloutGroup
+
+__all__ = ["Trainer", "TrainerState"]
+
+_TOKENS_AT_ONCE = 16_384
+_FEWEST_TOKENS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """All that a trainer is beside its settings. The tensors are the live ones, not copies."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    """Adam's moments and step counts, and the random state under `random`."""
+    policy_version: int
+    steps: int
+    skipped_updates: int
+
+
+class Trainer:
+    """GRPO (arXiv 2402.03300) on rollout groups, own and peers'.
+
+    The ratio of an own completion is taken against the log-probabilities it was sampled with; that
+    of a peer's completion against this policy at the start of the step. With a KL weight,
+    `reference` is the policy that the penalty pulls towards.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        tokenizer: Tokenizer,
+        options: TrainingOptions,
+        *,
+        max_new_tokens: int,
+        seed: int,
+        reference: Policy | None = None,
+    ) -> None:
+        if options.kl_weight > 0 and reference is None:
+            raise TrainingError("a KL weight above 0 needs a reference policy")
+        self.policy = policy
+        self.policy_version = 0
+        """Advances by one with every step that updates the weights."""
+        self.steps = 0
+        """Optimizer steps taken."""
+        self.skipped_updates = 0
+        """Optimizer steps left out because loss or gradient was not finite."""
+        self._tokenizer = tokenizer
+        self._options = options
+        self._max_new_tokens = max_new_tokens
+        self._reference = reference
+        self._tokens_at_once = _TOKENS_AT_ONCE
+        self._steps_at_start = 0
+        self._random = torch.Generator().manual_seed(seed)
+        self._optimizer = torch.optim.AdamW(
+            policy.parameters.values(),
+            lr=options.learning_rate,
+            betas=(options.adam_beta1, options.adam_beta2),
+            weight_decay=options.weight_decay,
+        )
+
+    def step(self, groups: Sequence[RolloutGroup]) -> StepMetrics:
+        """Learn from `groups`; weights change in place. Raises TrainingError for a malformed group."""
+        started = time.monotonic()
+        options = self._options
+        batch = encode_batch(
+            groups, self._tokenizer, options.advantage_normalisation, self.policy.context_tokens
+        )
+        encoded = list(batch.groups)
+        self._steps_at_start, skipped_before = self.steps, self.skipped_updates
+        entropy = mean_surprise(encoded)
+        if options.inner_epochs * options.minibatches > 1:
+            encoded = [self._fix_old_logprobs(group) for group in encoded]
+        tally = Tally()
+        for _ in range(options.inner_epochs):
+            for minibatch in cut_minibatches(encoded, options.minibatches, self._random):
+                self._update(minibatch, tally)
+        updates = self.steps - self._steps_at_start
+        if updates:
+            self.policy_version += 1
+        return StepMetrics(
+            loss=tally.loss,
+            grad_norm=tally.grad_norm,
+            mean_ratio=tally.mean_ratio,
+            clipped_share=tally.clipped_share,
+            kl=tally.kl if self._reference is not None else None,
+            entropy=entropy,
+            sampler_gap=tally.sampler_gap,
+            tokens=batch_totals(encoded, self._max_new_tokens).tokens,
+            groups=len(encoded),
+            groups_with_signal=sum(group.has_signal for group in encoded),
+            dropped_groups=batch.dropped,
+            updates=updates,
+            skipped_updates=self.skipped_updates - skipped_before,
+            total_skipped_updates=self.skipped_updates,
+            learning_rate=learning_rate(options, self.steps),
+            seconds=time.monotonic() - started,
+        )
+
+    def state(self) -> TrainerState:
+        """What a checkpoint must hold. Valid until the next step."""
+        optimizer = {"random": self._random.get_state()}
+        for name, parameter in self.policy.parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                optimizer[f"{key}/{name}"] = value
+        weights = {name: parameter.detach() for name, parameter in self.policy.parameters.items()}
+        return TrainerState(weights, optimizer, self.policy_version, self.steps, self.skipped_updates)
+
+    def restore(self, state: TrainerState) -> None:
+        """Become the trainer that `state` was taken from. Raises TrainingError if it is of another model."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.policy.parameters.items()}
+        if {name: tuple(tensor.shape) for name, tensor in state.weights.items()} != shapes:
+            raise TrainingError("the weights to restore have other names or shapes than the model's")
+        with torch.no_grad():
+            for name, parameter in self.policy.parameters.items():
+                parameter.copy_(state.weights[name])
+        self._random.set_state(state.optimizer["random"])
+        for name, parameter in self.policy.parameters.items():
+            values = {
+                key: state.optimizer[f"{key}/{name}"].clone()
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{key}/{name}" in state.optimizer
+            }
+            # Adam counts its steps on the CPU; its moments live where the weights do.
+            self._optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in values.items()
+            }
+        self.policy_version = state.policy_version
+        self.steps = state.steps
+        self.skipped_updates = state.skipped_updates
+
+    def _update(self, minibatch: Sequence[EncodedGroup], tally: Tally) -> None:
+        """One optimizer step, or none when there is nothing to learn or the gradient is not finite."""
+        # Without signal a group's gradient is zero, except for what a KL penalty adds.
+        useful = [group for group in minibatch if group.has_signal or self._options.kl_weight > 0]
+        totals = batch_totals(minibatch, self._max_new_tokens)
+        if not any(completion.token_ids_T for group in useful for completion in group.completions_G):
+            return
+        loss, seen = self._accumulate_gradient(useful, totals)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters.values(), self._options.max_grad_norm)
+        if not (math.isfinite(loss) and math.isfinite(float(norm))):
+            self._optimizer.zero_grad(set_to_none=True)
+            self.skipped_updates += 1
+            return
+        for settings in self._optimizer.param_groups:
+            settings["lr"] = learning_rate(self._options, self.steps)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        tally.add(seen)
+        tally.loss, tally.grad_norm = loss, float(norm)
+
+    def _accumulate_gradient(
+        self, groups: Sequence[EncodedGroup], totals: BatchTotals
+    ) -> tuple[float, Tally]:
+        """Leave the gradient of the loss over `groups` in the parameters; return the loss.
+
+        Out of GPU memory: halves the tokens forwarded at once, for good, and begins again.
+        """
+        while True:
+            try:
+                return self._accumulate_gradient_in_slices(groups, totals)
+            except torch.OutOfMemoryError:
+                if self._tokens_at_once <= _FEWEST_TOKENS_AT_ONCE:
+                    raise
+                self._tokens_at_once //= 2
+            self._optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+
+    def _accumulate_gradient_in_slices(
+        self, groups: Sequence[EncodedGroup], totals: BatchTotals
+    ) -> tuple[float, Tally]:
+        loss, seen = 0.0, Tally()
+        for group in groups:
+            for rows in cut_slices(group, self._tokens_at_once, self.policy.device):
+                slice_loss = self._loss(rows, totals, seen)
+                slice_loss.backward()  # type: ignore[no-untyped-call]
+                loss += float(slice_loss.detach())
+        return loss, seen
+
+    def _loss(self, rows: Slice, totals: BatchTotals, seen: Tally) -> Tensor:
+        """What `rows` add to the loss of the batch."""
+        options = self._options
+        logprobs_GT = self.policy.logprobs(rows)
+        old_GT = logprobs_GT.detach() if rows.old_logprobs_GT is None else rows.old_logprobs_GT
+        bounds = (options.clip_low, options.clip_high)
+        loss_GT = policy_loss(logprobs_GT, old_GT, rows.advantages_G, *bounds)
+        if self._reference is not None and options.kl_weight > 0:
+            with torch.no_grad():
+                reference_GT = self._reference.logprobs(rows)
+            kl_GT = kl_penalty(logprobs_GT, reference_GT)
+            loss_GT = loss_GT + options.kl_weight * kl_GT
+            seen.see_kl(kl_GT.detach()[rows.mask_GT])
+        clipped_GT = clipped_tokens(logprobs_GT, old_GT, rows.advantages_G, *bounds)
+        seen.see_clipped(clipped_GT[rows.mask_GT])
+        if rows.is_local:
+            difference_N = (logprobs_GT.detach() - old_GT)[rows.mask_GT]
+            is_fresh = rows.policy_version == self.policy_version and self.steps == self._steps_at_start
+            seen.see_own(difference_N, is_fresh and rows.old_logprobs_GT is not None)
+        # Padding is taken out before the sum: a weight of 0 does not silence a NaN.
+        weights_GT = token_weights(rows.mask_GT, options.loss_aggregation, totals)
+        return (loss_GT * weights_GT)[rows.mask_GT].sum()
+
+    def _fix_old_logprobs(self, group: EncodedGroup) -> EncodedGroup:
+        """Write this policy's log-probabilities into a group that has none, before the first update."""
+        if all(completion.old_logprobs_T is not None for completion in group.completions_G):
+            return group
+        logprobs_GT: list[tuple[float, ...]] = [() for _ in group.completions_G]
+        with torch.no_grad():
+            for rows in cut_slices(group, self._tokens_at_once, self.policy.device):
+                for row, values_T, mask_T in zip(
+                    rows.rows, self.policy.logprobs(rows), rows.mask_GT, strict=True
+                ):
+                    logprobs_GT[row] = tuple(values_T[mask_T].tolist())
+        return group.with_old_logprobs(logprobs_GT)
