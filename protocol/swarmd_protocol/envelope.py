@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from swarmd_protocol.bounds import check_time
 from swarmd_protocol.codec import DecodeLimits, decode, encode
 from swarmd_protocol.errors import ProtocolError, Reason, Refusal
 from swarmd_protocol.messages import PROTOCOL_VERSION, Kind
@@ -149,12 +150,3 @@ def _check_body(body: EnvelopeBody, limits: EnvelopeLimits, now_ms: int) -> Reas
 
 
 _KNOWN_KINDS = frozenset(kind.value for kind in Kind)
-
-
-def check_time(created_ms: int, max_age_ms: int | None, max_skew_ms: int, now_ms: int) -> Reason | None:
-    """Whether a claimed creation time is too old or too far ahead. Exactly at a limit is in time."""
-    if created_ms > now_ms + max_skew_ms:
-        return Reason.FROM_FUTURE
-    if max_age_ms is not None and created_ms < now_ms - max_age_ms:
-        return Reason.STALE
-    return None

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from swarmd_protocol.bounds import check_time, is_counter
 from swarmd_protocol.codec import unpack_logprobs
-from swarmd_protocol.envelope import check_time
 from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import (
     TEXT_PLAIN,
@@ -32,8 +32,6 @@ MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_MANIFEST_BYTES = 60_000
 """Of its UTF-8 text. With its envelope it fits into a DHT record of 64 KiB."""
-MAX_COUNTER = 2**62
-"""Seeds, indices, rounds, versions and times are below this, so that sums stay within 64 bits."""
 MAX_LOGPROB_NATS = 1e-3
 """A log-probability is at most 0; rounding in the sender's arithmetic is forgiven."""
 
@@ -65,7 +63,7 @@ def check_group(message: RolloutGroupMessage, limits: GroupLimits, now_ms: int) 
     """Why a rollout group is refused, or None. `now_ms` is wall clock since the Unix epoch."""
     if message.media_type != TEXT_PLAIN:
         return Reason.UNSUPPORTED_MEDIA_TYPE
-    if len(message.group_id) != GROUP_ID_BYTES or not _is_counter(message.policy_version):
+    if len(message.group_id) != GROUP_ID_BYTES or not is_counter(message.policy_version):
         return Reason.MALFORMED
     if not is_name(message.model):
         return Reason.BAD_TEXT
@@ -80,7 +78,7 @@ def check_group(message: RolloutGroupMessage, limits: GroupLimits, now_ms: int) 
 def check_task(task: TaskReference, limits: GroupLimits) -> Reason | None:
     """Why a task may not be trained on, or None."""
     # Random(-n) equals Random(n): a negative seed would be a second name for a held-out task.
-    if not _is_counter(task.seed) or not _is_counter(task.index):
+    if not is_counter(task.seed) or not is_counter(task.index):
         return Reason.MALFORMED
     if limits.task_digests.get(task.dataset) != task.config_digest:
         return Reason.UNKNOWN_TASK
@@ -92,7 +90,7 @@ def check_task(task: TaskReference, limits: GroupLimits) -> Reason | None:
 
 def check_node_record(message: NodeRecordMessage, limits: RecordLimits, now_ms: int) -> Reason | None:
     """Why a node record is refused, or None. Its text is safe to show in a terminal."""
-    if not _is_counter(message.round) or not _is_counter(message.policy_version):
+    if not is_counter(message.round) or not is_counter(message.policy_version):
         return Reason.MALFORMED
     if len(message.addresses) > MAX_ADDRESSES:
         return Reason.OVERSIZED
@@ -116,7 +114,7 @@ def check_catch_up_request(message: CatchUpRequest, swarm_id: str) -> Reason | N
     """Why a catch-up request is refused, or None. What it asks for is capped by the server's own limits."""
     if message.swarm_id != swarm_id:
         return Reason.WRONG_SWARM
-    if not all(_is_counter(value) for value in (message.since_ms, message.max_groups, message.max_bytes)):
+    if not all(is_counter(value) for value in (message.since_ms, message.max_groups, message.max_bytes)):
         return Reason.MALFORMED
     return None
 
@@ -134,10 +132,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_counter(value: int) -> bool:
-    return 0 <= value < MAX_COUNTER
 
 
 def _check_completions(completions: tuple[CompletionMessage, ...], limits: GroupLimits) -> Reason | None:
