@@ -1,0 +1,23 @@
+"""First thing a worker process runs: `python -m swarmd.workers.launch MODULE --fd N --parent PID`.
+
+Importing torch takes seconds. This binds the process to its parent and starts the signs of life
+before that, and then runs the entrypoint module as if it had been started itself.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from swarmd.workers.process import worker_argument_fd
+
+
+def main() -> None:
+    """Runs the module named by the first argument with the rest of them."""
+    module = sys.argv.pop(1)
+    worker_argument_fd()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
