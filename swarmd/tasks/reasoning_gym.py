@@ -79,6 +79,19 @@ class TaskLibrary:
         )
         return Task(dataset, reference.index)
 
+    def warm_up(self) -> None:
+        """Generates and scores one task of each dataset, so that what they load late is loaded.
+
+        Raises ConfigError when a dataset cannot generate with its configuration.
+        """
+        for spec in self._tasks.values():
+            try:
+                task = self.task(TaskReference(spec.dataset, spec.digest, seed=0, index=0))
+                if task is not None:
+                    task.score(task.answer or "")
+            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+                raise ConfigError(f"task {spec.dataset}: generates nothing: {_reason(error)}") from error
+
 
 def _check_config(task: TaskSpec) -> None:
     check_dataset_name("dataset", task.dataset)
@@ -87,9 +100,12 @@ def _check_config(task: TaskSpec) -> None:
         config = config_type(**_arguments(task), seed=0, size=1)
         config.validate()
     except (AssertionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"task {task.dataset}: config: {reason}") from error
+        raise ConfigError(f"task {task.dataset}: config: {_reason(error)}") from error
 
 
 def _arguments(task: TaskSpec) -> dict[str, object]:
     return dict(task.config)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

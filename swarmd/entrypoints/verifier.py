@@ -1,0 +1,87 @@
+"""The verifier process: loads reasoning-gym, closes itself, then regenerates and scores on request.
+
+It introduces the rooms tasks and rewards to each other. Run by the daemon's supervisor as
+`python -m swarmd.entrypoints.verifier --fd N`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+from swarmd.errors import SwarmdError
+from swarmd.rewards.isolation import Isolation
+from swarmd.rewards.messages import (
+    INITIALISE,
+    REGENERATE,
+    SCORE,
+    RegenerateReply,
+    RegenerateRequest,
+    ScoreReply,
+    ScoreRequest,
+    VerifierReady,
+    VerifierSettings,
+)
+from swarmd.rewards.sandbox import close_process
+from swarmd.rewards.scorer import Scorer
+from swarmd.tasks.prompt import extract_answer
+from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
+
+
+class Verifier:
+    """Answers the calls. The first must be initialise, and comes once: a closed process stays closed."""
+
+    def __init__(self) -> None:
+        self._scorer: Scorer | None = None
+
+    def initialise(self, settings: VerifierSettings) -> VerifierReady:
+        """Loads, warms and closes. Raises ConfigError for a task that reasoning-gym does not take."""
+        if self._scorer is not None:
+            raise SwarmdError("the verifier is initialised already")
+        report_progress("loading reasoning-gym")
+        # Seconds of import, and not before the daemon has been told what they are for.
+        from swarmd.tasks.reasoning_gym import TaskLibrary
+
+        library = TaskLibrary(settings.tasks)
+        # Data files and late imports are loaded once here, not in each child.
+        library.warm_up()
+        # Children share these pages as long as no collection writes into them.
+        gc.collect()
+        gc.freeze()
+        sandbox = close_process()
+        isolation = Isolation(sandbox, settings.timeout_seconds, settings.memory_bytes)
+        self._scorer = Scorer(library.task, extract_answer, isolation, strict=settings.strict)
+        return VerifierReady(sandbox.layers, sandbox.missing)
+
+    def regenerate(self, request: RegenerateRequest) -> RegenerateReply:
+        """Questions of tasks."""
+        return self._ready().regenerate(request.references)
+
+    def score(self, request: ScoreRequest) -> ScoreReply:
+        """Rewards of one group."""
+        return self._ready().score(request.reference, request.completions_G)
+
+    def _ready(self) -> Scorer:
+        if self._scorer is None:
+            raise SwarmdError("the verifier is not initialised")
+        return self._scorer
+
+
+def main() -> None:
+    """Serves until the daemon says stop."""
+    # One thread: children are forked, and verifiers share the machine with the trainer.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+    verifier = Verifier()
+    serve(
+        worker_argument_fd(),
+        [
+            handle(INITIALISE, verifier.initialise),
+            handle(REGENERATE, verifier.regenerate),
+            handle(SCORE, verifier.score),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
