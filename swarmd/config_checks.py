@@ -31,8 +31,6 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
         yield "model.name", "must be a known model or a folder, got nothing"
     if config.rollout.group_size < 2:
         yield "rollout.group_size", f"must be at least 2, got {config.rollout.group_size}"
-    if config.replay.local_groups + config.replay.external_groups < 1:
-        yield "replay.local_groups", "local_groups and external_groups are both 0: a batch needs a group"
     if config.training.schedule != "constant" and config.training.schedule_steps < 1:
         yield (
             "training.schedule_steps",

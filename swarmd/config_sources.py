@@ -267,13 +267,23 @@ def _validated(given: Mapping[str, _Given]) -> Config:
         parts = {name: sections[name].model_validate(values, strict=True) for name, values in nested.items()}
     except ValidationError as error:
         raise ConfigError(_worded(error, nested, given)) from error
-    return Config(**parts)  # type: ignore[arg-type]
+    try:
+        return Config(**parts)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise ConfigError(_rule(error)) from error
+
+
+def _rule(error: ValidationError) -> str:
+    """What a rule of the config types says that is about several keys; it names them itself."""
+    return error.errors(include_url=False, include_context=False)[0]["msg"].removeprefix("Value error, ")
 
 
 def _worded(
     error: ValidationError, nested: Mapping[str, Mapping[str, object]], given: Mapping[str, _Given]
 ) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
+    if not first["loc"]:
+        return _rule(error)
     field = str(first["loc"][0])
     # The error knows its section by the name of its class only.
     names = {kind.__name__: name for name, kind in _sections().items() if name in nested}

@@ -1,0 +1,67 @@
+"""Rules across keys, seen through the loader that applies them."""
+
+import pytest
+
+from swarmd.config_sources import load_config
+from swarmd.errors import ConfigError
+
+PEER = "12D3KooWMepTrqqQ1WJbAAiP3hmXyebN4Z3aEeUk3tt578DkX8iz"
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        f"swarm.join=/ip4/203.0.113.5/tcp/31337/p2p/{PEER}",
+        f"swarm.join=/dns4/node.example/tcp/1/p2p/{PEER},/ip6/::1/udp/4001/quic-v1/p2p/{PEER}",
+        "swarm.listen=/ip4/0.0.0.0/tcp/0,/ip4/0.0.0.0/udp/4001/quic-v1",
+        "model.device=cuda:1",
+        "monitor.metrics_listen=127.0.0.1:9100",
+        "monitor.metrics_listen=[::1]:9100",
+    ],
+)
+def test_right_forms_are_taken(assignment: str) -> None:
+    load_config(assignments=[assignment])
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "swarm.join=/ip4/203.0.113.5/tcp/31337",
+        "swarm.join=203.0.113.5:31337",
+        f"swarm.join=/ip4/1.2.3.4/tcp/1/p2p/{PEER} x",
+        "swarm.listen=0.0.0.0:31337",
+        "swarm.listen=/ip4/0.0.0.0/tcp/70000",
+        "model.device=gpu",
+        "model.name=",
+        "monitor.metrics_listen=9100",
+        "monitor.metrics_listen=localhost:99999",
+        "rollout.group_size=1",
+        "gossip.redial_min_seconds=100",
+        "gossip.record_interval_seconds=500",
+        "workers.restart_min_seconds=100",
+    ],
+)
+def test_wrong_forms_are_refused_naming_key_and_source(assignment: str) -> None:
+    key = assignment.partition("=")[0]
+    with pytest.raises(ConfigError) as caught:
+        load_config(assignments=[assignment])
+    assert str(caught.value).startswith(f"{key}:")
+    assert str(caught.value).endswith("(--set)")
+
+
+def test_schedule_with_an_end_needs_its_length() -> None:
+    with pytest.raises(ConfigError, match=r"training\.schedule_steps: must be at least 1"):
+        load_config(assignments=["training.schedule=linear"])
+    load_config(assignments=["training.schedule=linear", "training.schedule_steps=10"])
+
+
+def test_batch_of_no_groups_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="cannot both be 0"
+    ):
+        load_config(assignments=["replay.local_groups=0", "replay.external_groups=0"])
+
+
+def test_isolated_wins_over_addresses_of_a_file() -> None:
+    loaded = load_config(assignments=["swarm.isolated=true", f"swarm.join=/ip4/1.2.3.4/tcp/1/p2p/{PEER}"])
+    assert loaded.config.swarm.isolated
