@@ -17,6 +17,7 @@ __all__ = [
     "TaskReference",
     "TaskSpec",
     "WeightHandle",
+    "size_in_bytes",
 ]
 
 
@@ -69,7 +70,7 @@ class RolloutGroup(msgspec.Struct, frozen=True):
     received_at: float
     """This node's monotonic clock, seconds. Ages are counted from here."""
     size_bytes: int
-    """What the group occupies in the buffer, in bytes of text and tokens."""
+    """What the group occupies in the buffer, as `size_in_bytes` estimates it."""
 
     @property
     def has_signal(self) -> bool:
@@ -80,6 +81,18 @@ class RolloutGroup(msgspec.Struct, frozen=True):
     def mean_reward(self) -> float:
         """Mean reward of the group's completions."""
         return sum(self.rewards_G) / len(self.rewards_G)
+
+
+BYTES_PER_TOKEN = 64
+"""A token id and its log-probability as Python objects."""
+
+
+def size_in_bytes(prompt: Prompt, completions_G: tuple[Completion, ...]) -> int:
+    """Estimate of the memory that a group occupies: its text, and the tokens where they are known."""
+    characters = len(prompt.text) + sum(len(completion.text) for completion in completions_G)
+    tokens = sum(len(completion.token_ids_T or ()) for completion in completions_G)
+    # Python holds text with any character beyond U+FFFF at four bytes a character.
+    return 4 * characters + BYTES_PER_TOKEN * tokens
 
 
 class TaskSpec(msgspec.Struct, frozen=True):

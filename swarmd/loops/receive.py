@@ -1,0 +1,88 @@
+"""The receive loop: messages that passed envelope and manifest checks become rollout groups. The
+task is regenerated here and the completions are scored here: nothing a peer says about question,
+answer or reward is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from swarmd_protocol.errors import Reason
+
+from swarmd.errors import WorkerError
+from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.subscriber import OpenedGroup, Subscriber
+from swarmd.loops.state import LoopState
+from swarmd.replay.buffer import Drop, ReplayBuffer
+from swarmd.rewards.verifier import VerifierPool
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.prompt import render
+from swarmd.types import Completion, RolloutGroup, size_in_bytes
+
+LOOP = "receive"
+
+# What the buffer refuses that the peer's own counters should show. The rest is no fault of a peer.
+_PEER_REASONS = {Drop.DUPLICATE: Reason.DUPLICATE, Drop.TOO_LARGE: Reason.OVERSIZED, Drop.STALE: Reason.STALE}
+
+
+@dataclass(frozen=True)
+class ReceiveLoop:
+    """Scores what peers published and offers it to the buffer."""
+
+    manifest: Manifest
+    subscriber: Subscriber
+    verifier: VerifierPool
+    buffer: ReplayBuffer
+    peers: PeerBook
+    verifiers: int
+    """Groups scored at the same time."""
+
+    async def run(self, state: LoopState) -> None:
+        """Receive until the subscription ends."""
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(self.verifiers):
+                lanes.create_task(self._lane(state))
+
+    async def _lane(self, state: LoopState) -> None:
+        async for opened in self.subscriber:
+            try:
+                reason = await self._receive(opened, state)
+            except WorkerError as error:
+                state.problems[LOOP] = str(error)
+                reason = Reason.SCORING_FAILED
+            else:
+                state.problems.pop(LOOP, None)
+            if reason is None:
+                self.peers.note_accepted(opened.author)
+                state.notify()
+            else:
+                self.peers.note_rejected(opened.author, reason)
+
+    async def _receive(self, opened: OpenedGroup, state: LoopState) -> Reason | None:
+        message = opened.message
+        texts_G = tuple(completion.text for completion in message.completions)
+        score = await self.verifier.score(message.task, texts_G)
+        if score.question is None:
+            return Reason.NOT_REGENERATED
+        prompt = render(score.question, self.manifest)
+        completions_G = tuple(Completion(c.text, c.finish_reason) for c in message.completions)
+        created_at = message.created_ms / 1000
+        group = RolloutGroup(
+            group_id=message.group_id.hex(),
+            author=opened.author,
+            is_local=False,
+            task=message.task,
+            prompt=prompt,
+            completions_G=completions_G,
+            rewards_G=score.rewards_G,
+            policy_version=message.policy_version,
+            created_at=created_at,
+            # A group that was caught up on has the age its author says, within the limits checked before.
+            received_at=time.monotonic() - max(0.0, time.time() - created_at),
+            size_bytes=size_in_bytes(prompt, completions_G),
+        )
+        state.external_since_round.add(group.mean_reward)
+        dropped = self.buffer.add_external(group)
+        return _PEER_REASONS.get(dropped) if dropped is not None else None

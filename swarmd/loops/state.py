@@ -1,0 +1,109 @@
+"""What the loops of a node share: which policy is where, what the last rounds brought, and a signal
+that something changed. Only the loops write here; status and the screen read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from swarmd.types import RolloutGroup, WeightHandle
+
+RECHECK_SECONDS = 1.0
+"""A wait looks again this often without being woken, since groups also grow stale by themselves."""
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """What the daemon keeps in a checkpoint, beside what the trainer keeps."""
+
+    round: int = 0
+    source_position: int = 0
+    own_reward_total: float = 0.0
+    format: int = 1
+
+
+@dataclass
+class Means:
+    """A running mean."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Take one value in."""
+        self.total += value
+        self.count += 1
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, None before the first value."""
+        return self.total / self.count if self.count else None
+
+
+@dataclass
+class LoopState:
+    """Shared by the loops of one node, on one event loop."""
+
+    round: int = 0
+    policy_version: int = 0
+    """Newest version the trainer published."""
+    served_version: int | None = None
+    """Version the generator samples with; None until it has been given the trainer's weights."""
+    weight_handle: WeightHandle | None = None
+    own_since_round: Means = field(default_factory=Means)
+    """Rewards of own groups, unfiltered, sampled since the last round ended."""
+    external_since_round: Means = field(default_factory=Means)
+    """Rewards of peers' groups received since the last round ended, those without signal included."""
+    own_reward_total: float = 0.0
+    local_mean: float | None = None
+    external_mean: float | None = None
+    eval_reward: float | None = None
+    filled: int = 0
+    """Own groups that stood in for external ones, since the start."""
+    external_used: int = 0
+    """External groups trained on, since the start."""
+    generated_tokens: int = 0
+    trained_groups: int = 0
+    unpublished: dict[str, int] = field(default_factory=dict)
+    """Own groups that were not published, by reason."""
+    skipped_steps: int = 0
+    waiting: dict[str, str] = field(default_factory=dict)
+    """For each loop that waits, what it waits for."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """For each loop, the failure it last met and has not got past."""
+
+    def __post_init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake every loop that waits, so that it looks again."""
+        self._changed.set()
+        self._changed.clear()
+
+    async def until(self, loop: str, condition: Callable[[], bool], waits_for: Callable[[], str]) -> None:
+        """Return once `condition()` holds. Meanwhile `waiting[loop]` says what is waited for."""
+        while not condition():
+            self.waiting[loop] = waits_for()
+            try:
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        self.waiting.pop(loop, None)
+
+    def note_own(self, group: RolloutGroup) -> None:
+        """Book an own group's reward: all of them count, also those that are never trained on."""
+        self.own_since_round.add(group.mean_reward)
+
+    def close_round(self) -> None:
+        """End the round: its means become the ones that are shown, and counting starts anew."""
+        self.round += 1
+        if self.own_since_round.mean is not None:
+            self.local_mean = self.own_since_round.mean
+            self.own_reward_total += self.own_since_round.mean
+        self.external_mean = self.external_since_round.mean
+        self.own_since_round = Means()
+        self.external_since_round = Means()

@@ -1,0 +1,103 @@
+"""The train loop: sampler.draw, trainer.step, and a new policy version. One turn is a round: the
+node's own, of no meaning to any other node. Beside it runs the last arrow of the ring, which hands
+each new version to the generator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from swarmd.errors import WorkerError
+from swarmd.generation.generator import Generator
+from swarmd.loops.state import LoopState
+from swarmd.replay.sampler import Batch, Sampler
+from swarmd.training.client import TrainerClient
+from swarmd.training.messages import StepMetrics
+
+TRAIN = "train"
+WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round brought, for history, log and screen."""
+
+    number: int
+    batch: Batch
+    metrics: StepMetrics
+    step_seconds: float
+    wait_seconds: float
+    """Time before the batch was complete."""
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    """Draws batches and takes training steps."""
+
+    sampler: Sampler
+    trainer: TrainerClient
+    rounds: int
+    """Stop after this round; 0: never."""
+    on_round: Callable[[Round], Awaitable[None]]
+    """Called after each round, before the next begins."""
+
+    async def run(self, state: LoopState) -> None:
+        """Train until `rounds` are done. A trainer that fails costs the batch it had."""
+        while not self.rounds or state.round < self.rounds:
+            began = time.monotonic()
+            await state.until(TRAIN, lambda: self._missing(state) == 0, lambda: self._waits_for(state))
+            batch = self.sampler.draw(state.policy_version)
+            if batch is None:
+                continue
+            # Groups left the queue: the rollout loop may go on while the trainer works.
+            state.notify()
+            stepped = time.monotonic()
+            try:
+                reply = await self.trainer.step(batch.groups)
+            except WorkerError as error:
+                state.problems[TRAIN] = str(error)
+                continue
+            state.problems.pop(TRAIN, None)
+            state.policy_version = reply.policy_version
+            state.external_used += batch.external
+            state.filled += batch.filled
+            state.trained_groups += len(batch.groups)
+            state.skipped_steps += reply.metrics.skipped_updates
+            state.close_round()
+            state.notify()
+            now = time.monotonic()
+            await self.on_round(Round(state.round, batch, reply.metrics, now - stepped, stepped - began))
+
+    def _missing(self, state: LoopState) -> int:
+        return self.sampler.missing(state.policy_version)
+
+    def _waits_for(self, state: LoopState) -> str:
+        missing = self._missing(state)
+        return f"{missing} more rollout group{'s' if missing != 1 else ''}"
+
+
+@dataclass(frozen=True)
+class WeightsLoop:
+    """Gives the generator the newest weights. Versions may be passed over; none is waited for."""
+
+    generator: Generator
+
+    async def run(self, state: LoopState) -> None:
+        """Load for ever: whenever the trainer is ahead of the generator."""
+        while True:
+            await state.until(WEIGHTS, lambda: self._is_behind(state), lambda: "a new policy version")
+            assert state.weight_handle is not None
+            try:
+                state.served_version = await self.generator.load_weights(
+                    state.weight_handle, state.policy_version
+                )
+            except WorkerError as error:
+                state.problems[WEIGHTS] = str(error)
+                continue
+            state.problems.pop(WEIGHTS, None)
+            state.notify()
+
+    def _is_behind(self, state: LoopState) -> bool:
+        return state.weight_handle is not None and state.served_version != state.policy_version
