@@ -1,0 +1,366 @@
+"""The transport on libp2p: hivemind's p2pd, supervised.
+
+Promises: p2pd dies with us and comes back under the same peer id when it dies, with subscriptions,
+request handlers and records restored. Join addresses are dialled each on its own, for ever. Peers
+of earlier runs and of records are dialled when connections are few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from swarmd.errors import NetworkError
+from swarmd.gossip import libp2p_streams
+from swarmd.gossip.dialer import Backoff, BootstrapDialer, address_peer_id, try_port
+from swarmd.gossip.known_peers import KnownPeers
+from swarmd.gossip.libp2p_bindings import P2PDaemonError
+from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
+from swarmd.gossip.libp2p_records import Records
+from swarmd.gossip.listen import ListenPorts, is_loopback
+from swarmd.gossip.transport import (
+    KnownPeer,
+    RecordCheck,
+    RequestError,
+    RequestHandler,
+    Subscription,
+    TransportDownError,
+    TransportState,
+    check_message_size,
+    check_record_size,
+)
+
+log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 1.0
+_MEET_AGAIN_SECONDS = 3.0
+_RESUBSCRIBE_SECONDS = 0.2
+_UNANSWERED_CHECKS = 3
+_RESTART = Backoff(min_seconds=0.2, max_seconds=30.0)
+
+
+@dataclass(frozen=True)
+class Libp2pSettings:
+    """How to be on the network."""
+
+    identity_path: Path
+    """Ed25519 key in libp2p's file format."""
+    peer_id: str
+    """The peer id of that key."""
+    runtime_folder: Path
+    """Existing private folder with a short path, for sockets."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
+    """Multiaddrs. A taken port: the next free one is used, and noted in the state."""
+    join: tuple[str, ...] = ()
+    """Multiaddrs of bootstrap peers, each ending in /p2p/PEERID."""
+    startup_timeout_seconds: float = 60.0
+    """For each phase of starting p2pd, and for each dial."""
+    redial: Backoff = field(default_factory=lambda: Backoff(min_seconds=2.0, max_seconds=60.0))
+    """Pauses between dials of an unreachable address."""
+    enough_peers: int = 8
+    """With fewer connections than this, known peers are dialled."""
+
+
+class Libp2pTransport:
+    """The transport of a real node; see `Transport` for what the methods promise.
+
+    Args:
+        settings: how to be on the network.
+        record_check: whether this node holds a record for others.
+    """
+
+    def __init__(self, settings: Libp2pSettings, record_check: RecordCheck) -> None:
+        self._settings = settings
+        self._record_check = record_check
+        self._subscriptions: dict[str, Subscription] = {}
+        self._handlers: dict[str, RequestHandler] = {}
+        self._dialers = [
+            BootstrapDialer(address, self._dial, self._is_connected, settings.redial)
+            for address in dict.fromkeys(settings.join)
+            if address_peer_id(address) != settings.peer_id
+        ]
+        self._known = KnownPeers(settings.peer_id, settings.redial)
+        self._ports = ListenPorts()
+        self._life: _Life | None = None
+        self._up = asyncio.Event()
+        self._restarts = 0
+        self._connected: Mapping[str, tuple[str, ...]] = {}
+        self._addresses: tuple[str, ...] = ()
+        self._exit = contextlib.AsyncExitStack()
+
+    @property
+    def peer_id(self) -> str:
+        """This node's peer id."""
+        return self._settings.peer_id
+
+    @property
+    def p2pd_pid(self) -> int | None:
+        """Process id of the running p2pd, None while there is none."""
+        return None if self._life is None else self._life.daemon.pid
+
+    @property
+    def state(self) -> TransportState:
+        """Addresses, connections and join addresses, as last seen."""
+        notes = list(self._ports.notes)
+        if self._settings.peer_id in map(address_peer_id, self._settings.join):
+            notes.append("a join address names this node itself: it is not dialled")
+        if self._addresses and all(map(is_loopback, self._addresses)):
+            notes.append("only loopback addresses are announced: peers on other machines cannot connect")
+        return TransportState(
+            up=self._life is not None,
+            addresses=self._addresses,
+            connected=self._connected,
+            bootstrap=tuple(dialer.status for dialer in self._dialers),
+            restarts=self._restarts,
+            notes=tuple(notes),
+        )
+
+    async def __aenter__(self) -> Self:
+        """Start p2pd. Raises NetworkError when it does not start."""
+        async with contextlib.AsyncExitStack() as stack:
+            self._ports = stack.enter_context(ListenPorts.take(self._settings.listen))
+            daemon = await self._start_daemon()
+            stack.callback(self._close_subscriptions)
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            supervision = group.create_task(self._supervise(daemon), name="p2pd supervision")
+            stack.callback(supervision.cancel)
+            try:
+                async with asyncio.timeout(self._settings.startup_timeout_seconds):
+                    await self._up.wait()
+            except TimeoutError as error:
+                raise NetworkError(
+                    f"setting up p2pd took more than {self._settings.startup_timeout_seconds:g} s; "
+                    f"its last line: {daemon.last_line}"
+                ) from error
+            self._exit = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop p2pd, end subscriptions, give the ports back."""
+        await self._exit.__aexit__(kind, error, trace)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Hand a message to GossipSub."""
+        check_message_size(data)
+        await self._living().daemon.publish(topic, data)
+
+    def subscribe(self, topic: str, capacity: int) -> Subscription:
+        """Receive a topic from now on."""
+        if topic in self._subscriptions:
+            raise ValueError(f"topic {topic!r} has a subscription already")
+        subscription = Subscription(topic, capacity)
+        self._subscriptions[topic] = subscription
+        if self._life is not None:
+            self._life.spawn(self._pump(self._life.daemon, subscription))
+        return subscription
+
+    async def put_record(self, key: str, value: bytes, ttl_seconds: float) -> bool:
+        """Store our record under `key` in the DHT."""
+        check_record_size(value)
+        return await self._living().records.put(key, value, ttl_seconds)
+
+    async def get_records(self, key: str, timeout_seconds: float = 10.0) -> Mapping[str, bytes]:
+        """Unexpired records under `key`, by their owners' peer ids."""
+        return await self._living().records.get(key, timeout_seconds)
+
+    def serve(self, protocol: str, handler: RequestHandler) -> None:
+        """Answer requests of a protocol from now on."""
+        if protocol in self._handlers:
+            raise ValueError(f"protocol {protocol!r} is served already")
+        self._handlers[protocol] = handler
+        if self._life is not None:
+            self._life.spawn(self._serve(self._life, protocol, handler))
+
+    async def request(self, peer_id: str, protocol: str, data: bytes, timeout_seconds: float) -> bytes:
+        """Ask one peer over a stream of its own."""
+        return await libp2p_streams.request(self._living().daemon, peer_id, protocol, data, timeout_seconds)
+
+    def add_known_peers(self, peers: Iterable[KnownPeer]) -> None:
+        """Peers to dial when there are few connections."""
+        self._known.add(peers)
+
+    def _living(self) -> _Life:
+        if self._life is None:
+            raise TransportDownError("p2pd is being restarted")
+        return self._life
+
+    def _is_connected(self, peer_id: str) -> bool:
+        return peer_id in self._connected
+
+    def _close_subscriptions(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.close()
+
+    async def _start_daemon(self) -> P2PDaemon:
+        settings = DaemonSettings(
+            self._settings.identity_path,
+            self._settings.runtime_folder,
+            self._settings.startup_timeout_seconds,
+        )
+        daemon = await P2PDaemon.start(settings, self._ports.addresses)
+        if str(daemon.peer_id) != self._settings.peer_id:
+            await daemon.stop()
+            raise NetworkError(
+                f"p2pd came up as {daemon.peer_id}, but the identity is {self._settings.peer_id}"
+            )
+        return daemon
+
+    async def _supervise(self, daemon: P2PDaemon) -> None:
+        """Live through one p2pd after the other, until cancelled."""
+        rng = random.Random()
+        failures = 0
+        while True:
+            started = time.monotonic()
+            try:
+                await self._live(daemon)
+            finally:
+                self._life = None
+                await daemon.stop()
+            self._connected = {}
+            self._restarts += 1
+            lived_long = time.monotonic() - started > _RESTART.max_seconds
+            failures = 1 if lived_long else failures + 1
+            log.warning("p2pd ended (%s); starting it again", daemon.last_line)
+            while True:
+                await asyncio.sleep(_RESTART.pause(failures, rng))
+                try:
+                    daemon = await self._start_daemon()
+                except NetworkError as error:
+                    failures += 1
+                    log.warning("p2pd did not start: %s", error)
+                else:
+                    break
+
+    async def _live(self, daemon: P2PDaemon) -> None:
+        """Everything that belongs to one p2pd. Returns when it is dead."""
+        async with asyncio.TaskGroup() as group:
+            life = _Life(daemon, group)
+            setting_up = life.spawn(self._set_up(life))
+            try:
+                await daemon.wait_dead()
+            finally:
+                self._life = None
+                setting_up.cancel()
+                life.end()
+
+    async def _set_up(self, life: _Life) -> None:
+        """Restore on a new p2pd what peers and rooms know us by. A p2pd that fails here is ended."""
+        try:
+            life.records = await Records.create(life.daemon, self._record_check)
+            await self._look(life.daemon)
+            for protocol, handler in self._handlers.items():
+                await libp2p_streams.serve(life.daemon, protocol, handler)
+        except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
+            log.warning("p2pd could not be set up (%s); ending it", one_line(str(error)))
+            life.daemon.kill()
+            return
+        for subscription in self._subscriptions.values():
+            life.spawn(self._pump(life.daemon, subscription))
+        for dialer in self._dialers:
+            life.spawn(dialer.run())
+        life.spawn(self._watch(life))
+        self._life = life
+        self._up.set()
+
+    async def _serve(self, life: _Life, protocol: str, handler: RequestHandler) -> None:
+        try:
+            await libp2p_streams.serve(life.daemon, protocol, handler)
+        except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
+            log.warning("p2pd refused protocol %s (%s); ending it", protocol, one_line(str(error)))
+            life.daemon.kill()
+
+    async def _pump(self, daemon: P2PDaemon, subscription: Subscription) -> None:
+        """Move messages from p2pd to a subscription."""
+        while True:
+            with contextlib.suppress(NetworkError):
+                async with contextlib.aclosing(daemon.subscription(subscription.topic)) as messages:
+                    async for received in messages:
+                        if received.source != self.peer_id:
+                            subscription.push(received)
+            await asyncio.sleep(_RESUBSCRIBE_SECONDS)
+
+    async def _watch(self, life: _Life) -> None:
+        """Keep the snapshot fresh, meet new peers in the DHT, dial known ones, kill a deaf p2pd."""
+        unanswered = 0
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            try:
+                await self._look(life.daemon)
+            except NetworkError as error:
+                unanswered += 1
+                if unanswered >= _UNANSWERED_CHECKS:
+                    log.warning("p2pd does not answer (%s); ending it", error)
+                    life.daemon.kill()
+                continue
+            unanswered = 0
+            now = time.monotonic()
+            for peer_id in life.records.unmet(self._connected):
+                if life.meet_after.get(peer_id, 0.0) <= now:
+                    life.meet_after[peer_id] = now + _MEET_AGAIN_SECONDS
+                    life.spawn(life.records.meet(peer_id))
+            life.meet_after = {
+                peer: when for peer, when in life.meet_after.items() if peer in self._connected
+            }
+            wanted = self._settings.enough_peers - len(self._connected)
+            for peer in self._known.take_due(wanted, self._connected, now):
+                life.spawn(self._dial_known(peer))
+
+    async def _look(self, daemon: P2PDaemon) -> None:
+        """Refresh what the snapshot shows."""
+        connected = await daemon.connected()
+        _, self._addresses = await daemon.identify()
+        self._connected = connected
+
+    async def _dial(self, peer_id: str, address: str) -> None:
+        """Connect to one address. Raises NetworkError with the reason."""
+        await try_port(address)
+        daemon = self._living().daemon
+        try:
+            bare = address.removesuffix("/").removesuffix(f"/p2p/{peer_id}")
+            await daemon.connect(peer_id, [bare], self._settings.startup_timeout_seconds)
+        except ValueError as error:
+            raise RequestError(f"not an address p2pd can dial: {one_line(str(error))}") from error
+        await self._look(daemon)
+
+    async def _dial_known(self, peer: KnownPeer) -> None:
+        for address in peer.addresses:
+            try:
+                await self._dial(peer.peer_id, address)
+            except NetworkError as error:
+                log.debug("known peer %s at %s: %s", peer.peer_id, address, error)
+            else:
+                return
+
+
+class _Life:
+    """What belongs to one p2pd process, and ends with it."""
+
+    records: Records
+
+    def __init__(self, daemon: P2PDaemon, group: asyncio.TaskGroup) -> None:
+        self.daemon = daemon
+        self.meet_after: dict[str, float] = {}
+        self._group = group
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something until it is done or p2pd is dead."""
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def end(self) -> None:
+        """Cancel all of it."""
+        for task in list(self._tasks):
+            task.cancel()
