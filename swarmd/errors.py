@@ -59,3 +59,7 @@ class WeightChannelError(SwarmdError):
 
 class TrainingError(SwarmdError):
     """A model that cannot be trained here, or a batch that no training step can be made of."""
+
+
+class GenerationError(SwarmdError):
+    """A model that cannot be sampled from here, or a request that it cannot answer."""

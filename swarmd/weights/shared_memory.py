@@ -92,7 +92,9 @@ class WeightWriter:
         """
         self._layout.check(tensors)
         slot = 1 if self._current == 1 else 0  # The one that is not current.
-        writing = _Stamp(self._stamps[slot].sequence + 1, version, 0)
+        sequence = self._stamps[slot].sequence
+        # Odd while writing; it is odd already when an earlier copy into this slot failed.
+        writing = _Stamp(sequence + 1 + sequence % 2, version, 0)
         self._write_stamp(slot, writing)
         total = 0
         words = self._words_of_slots[slot]

@@ -1,0 +1,62 @@
+"""The generator process: joins the engine with the weight channel and answers the daemon."""
+
+from __future__ import annotations
+
+from swarmd.errors import GenerationError
+from swarmd.generation.engines import open_engine
+from swarmd.generation.generator import Engine
+from swarmd.generation.messages import (
+    INITIALISE,
+    LOAD_WEIGHTS,
+    SAMPLE,
+    GeneratorReady,
+    GeneratorSettings,
+    LoadWeightsReply,
+    LoadWeightsRequest,
+    SampleReply,
+    SampleRequest,
+)
+from swarmd.weights.shared_memory import WeightReader
+from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
+
+__all__ = ["main"]
+
+
+class _Generator:
+    """Holds the engine from the first call on."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def initialise(self, settings: GeneratorSettings) -> GeneratorReady:
+        report_progress("loading model")
+        self._engine = open_engine(settings, WeightReader.attach)
+        return self._engine.ready
+
+    def sample(self, request: SampleRequest) -> SampleReply:
+        return self._loaded().sample(request)
+
+    def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
+        return self._loaded().load_weights(request)
+
+    def _loaded(self) -> Engine:
+        if self._engine is None:
+            raise GenerationError("the generator has not been initialised")
+        return self._engine
+
+
+def main() -> None:
+    """Serve until the daemon stops or closes the socket."""
+    generator = _Generator()
+    serve(
+        worker_argument_fd(),
+        [
+            handle(INITIALISE, generator.initialise),
+            handle(SAMPLE, generator.sample),
+            handle(LOAD_WEIGHTS, generator.load_weights),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Sampling completions: what an engine must be able to do, and how the daemon asks for it.
+
+An `Engine` lives in the generator process and holds the model. `Generator` is its client in the
+daemon; it knows neither torch nor the engine, only messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from swarmd.errors import WorkerError
+from swarmd.generation.messages import (
+    LOAD_WEIGHTS,
+    SAMPLE,
+    GeneratorReady,
+    LoadWeightsReply,
+    LoadWeightsRequest,
+    SampleReply,
+    SampleRequest,
+)
+from swarmd.types import WeightHandle
+from swarmd.workers.framing import Method
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Call", "Engine", "Generator", "OpenWeights", "WeightSource"]
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Engine(Protocol):
+    """A model that decodes. Used by one thread."""
+
+    @property
+    def ready(self) -> GeneratorReady:
+        """What was loaded, where, and how."""
+
+    def sample(self, request: SampleRequest) -> SampleReply:
+        """Sample a group for each prompt, all with the weights loaded last."""
+
+    def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
+        """Replace all weights by the newest of the channel, or none of them when they do not fit."""
+
+
+class WeightSource(Protocol):
+    """The reading end of a weight channel."""
+
+    @property
+    def handle(self) -> WeightHandle:
+        """The channel it reads."""
+
+    def read(self) -> tuple[int, Mapping[str, torch.Tensor]]:
+        """The newest complete version and its tensors by name."""
+
+    def close(self) -> None:
+        """Let go of the channel."""
+
+
+class OpenWeights(Protocol):
+    """Attaches to a weight channel."""
+
+    def __call__(self, handle: WeightHandle) -> WeightSource:
+        """Raises WeightChannelError when the channel cannot be opened."""
+
+
+class Call(Protocol):
+    """Asks the generator process, as `Worker.call` does."""
+
+    async def __call__(
+        self, method: Method[Request, Reply], request: Request, timeout_seconds: float
+    ) -> Reply:
+        """Raises WorkerError when the process died, refused, or passed the deadline."""
+
+
+class Generator:
+    """The daemon's view of the generator process."""
+
+    def __init__(self, call: Call, timeout_seconds: float) -> None:
+        self._call = call
+        self._timeout_seconds = timeout_seconds
+        self.policy_version = 0
+        """Version of the weights it holds, as far as the daemon has heard."""
+
+    async def sample(self, request: SampleRequest) -> SampleReply:
+        """One group of completions per prompt, in the order of the prompts.
+
+        Raises:
+            WorkerError: the process failed; it is being restarted, and asking again is right.
+        """
+        reply = await self._call(SAMPLE, request, self._timeout_seconds)
+        complete = [len(group.completions_G) == request.group_size for group in reply.groups]
+        if len(complete) != len(request.prompts) or not all(complete):
+            raise WorkerError(
+                f"the generator answered {len(request.prompts)} prompts with {sum(complete)} whole groups"
+            )
+        return reply
+
+    async def load_weights(self, handle: WeightHandle, version: int) -> int:
+        """Have it load `version` or a newer one; returns the version it has then.
+
+        Raises:
+            WorkerError: the process failed, or the channel could not be read.
+        """
+        request = LoadWeightsRequest(handle=handle, version=version)
+        reply = await self._call(LOAD_WEIGHTS, request, self._timeout_seconds)
+        self.policy_version = reply.version
+        return reply.version

@@ -1,0 +1,91 @@
+"""What the daemon and the generator process say to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmd.types import Prompt, SampledGroup, WeightHandle
+from swarmd.workers.framing import Method
+
+__all__ = [
+    "INITIALISE",
+    "LOAD_WEIGHTS",
+    "SAMPLE",
+    "GeneratorReady",
+    "GeneratorSettings",
+    "LoadWeightsReply",
+    "LoadWeightsRequest",
+    "SampleReply",
+    "SampleRequest",
+]
+
+
+class GeneratorSettings(msgspec.Struct, frozen=True):
+    """Which model to load and how to run it."""
+
+    model_path: str
+    """Folder with config, safetensors weights and tokenizer."""
+    engine: str
+    """auto, transformers or vllm."""
+    device: str
+    """auto, cpu, cuda or cuda:N."""
+    dtype: str
+    """auto, float32, bfloat16 or float16."""
+    threads: int
+    """CPU threads of torch; 0: chosen from the number of cores."""
+    seed: int
+    """Mixed into the seed of every request."""
+
+
+class GeneratorReady(msgspec.Struct, frozen=True):
+    """What was loaded."""
+
+    engine: str
+    device: str
+    dtype: str
+    tokenizer_fingerprint: str
+    context_tokens: int
+    """Prompt and completion together may have this many tokens."""
+    note: str
+    """One line for the person who watches: what was chosen and why. May be empty."""
+
+
+class SampleRequest(msgspec.Struct, frozen=True):
+    """Sample `group_size` completions for each prompt."""
+
+    prompts: tuple[Prompt, ...]
+    group_size: int
+    max_new_tokens: int
+    temperature: float
+    """0: the most likely token each time. Log-probabilities are then those at temperature 1."""
+    seed: int
+    """The same seed, prompts and weights give the same completions."""
+
+
+class SampleReply(msgspec.Struct, frozen=True):
+    """One group per prompt, in the order of the prompts."""
+
+    groups: tuple[SampledGroup, ...]
+    generated_tokens: int
+    """End tokens included."""
+    seconds: float
+
+
+class LoadWeightsRequest(msgspec.Struct, frozen=True):
+    """Load weights from a channel."""
+
+    handle: WeightHandle
+    version: int
+    """At least this version is expected there."""
+
+
+class LoadWeightsReply(msgspec.Struct, frozen=True):
+    """What was loaded: the newest version there, which may be newer than the one asked for."""
+
+    version: int
+    seconds: float
+
+
+INITIALISE = Method("initialise", GeneratorSettings, GeneratorReady)
+SAMPLE = Method("sample", SampleRequest, SampleReply)
+LOAD_WEIGHTS = Method("load_weights", LoadWeightsRequest, LoadWeightsReply)
