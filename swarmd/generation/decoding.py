@@ -89,8 +89,7 @@ def decode_batch(
             cache.keep(moved_to, source_B[moved_to], living)
             rows_B, tokens_B = rows_B[source_B], tokens_B[source_B]
             mask_BT, positions_B = mask_BT[source_B], positions_B[source_B]
-        logits_BV = _forward(
-            model,
+        logits_BV = forward(
             tokens_B.unsqueeze(1),
             mask_BT[:, : prompt_length + step + 1],
             positions_B.unsqueeze(1),
