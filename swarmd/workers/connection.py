@@ -83,6 +83,7 @@ class WorkerProcess:
         name: str,
         process: asyncio.subprocess.Process,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        prints: asyncio.StreamReader,
         output: WorkerOutput,
         on_progress: Callable[[str], None],
     ) -> None:
@@ -90,8 +91,11 @@ class WorkerProcess:
         self.pid = process.pid
         self.frames_received = 0
         """Grows while the worker gives signs of life."""
+        self.heard = asyncio.Event()
+        """Set by the first of them: the process runs and is bound to our life."""
         self._process = process
         self._reader, self._writer = streams
+        self._prints = prints
         self._output = output
         self._on_progress = on_progress
         self._calling = asyncio.Lock()
@@ -113,13 +117,15 @@ class WorkerProcess:
     ) -> WorkerProcess:
         """Starts `python -m module --fd N` in its own session. Raises WorkerError when it cannot."""
         ours, theirs = socket.socketpair()
+        # Not asyncio's own pipe: with that, wait() also waits for whoever else holds the pipe open.
+        print_reader, print_writer = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "swarmd.workers.launch", module),
                 *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=print_writer,
+                stderr=print_writer,
                 pass_fds=(theirs.fileno(),),
                 # Its own session: Ctrl-C in the terminal reaches the daemon alone, and one killpg
                 # also ends what the worker forked.
@@ -128,12 +134,23 @@ class WorkerProcess:
             )
         except OSError as error:
             ours.close()
+            os.close(print_reader)
             raise WorkerError(f"{name} worker could not be started: {error}") from error
         finally:
             theirs.close()
+            os.close(print_writer)
         ours.setblocking(False)
         streams = await asyncio.open_unix_connection(sock=ours)
-        return cls(name, process, streams, output, on_progress)
+        prints = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(prints), os.fdopen(print_reader, "rb", buffering=0)
+        )
+        return cls(name, process, streams, prints, output, on_progress)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._death is not None
 
     async def run(self) -> str:
         """Serves the process until it is dead. Returns why it died, as half a sentence."""
@@ -160,7 +177,6 @@ class WorkerProcess:
         Raises WorkerError, or its subclass WorkerRefusalError when the worker itself said no.
         """
         if self._death is not None:
-            await asyncio.sleep(0)  # One who tries again at once must not hold up the loop.
             raise WorkerError(f"{self.name} worker {self._death}")
         # A task of its own: a caller that is cancelled must not let the next call overtake this one.
         exchange = self._exchanges.create_task(self._exchange(method, request, timeout_seconds))
@@ -215,9 +231,10 @@ class WorkerProcess:
             return reply.reply
 
     async def _send(self, message: ToWorker) -> None:
-        with contextlib.suppress(ConnectionError):  # Then it is dead, which run() sees.
-            self._writer.write(pack(message))
-            await self._writer.drain()
+        if not self._writer.is_closing():
+            with contextlib.suppress(ConnectionError):  # Then it is dead, which run() sees.
+                self._writer.write(pack(message))
+                await self._writer.drain()
 
     async def _read_frames(self) -> None:
         try:
@@ -233,14 +250,14 @@ class WorkerProcess:
 
     def _receive(self, message: ToDaemon) -> None:
         self.frames_received += 1
+        self.heard.set()
         if isinstance(message, Progress):
             self._on_progress(message.text)
         elif isinstance(message, Result | Refusal) and message.id == self._call_id:
             self._settle(message)
 
     async def _read_output(self) -> None:
-        assert self._process.stdout is not None
-        while data := await self._process.stdout.read(1 << 16):
+        while data := await self._prints.read(1 << 16):
             self._output.write(data)
 
     def _bury(self, reason: str) -> None:
@@ -253,7 +270,7 @@ class WorkerProcess:
             self._answer.set_result(reply)
 
     def _ask_to_stop(self) -> None:
-        with contextlib.suppress(ConnectionError):
+        if not self._writer.is_closing():
             self._writer.write(pack(Stop()))
 
     def _signal(self, number: signal.Signals) -> None:

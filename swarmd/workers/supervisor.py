@@ -131,7 +131,7 @@ class Worker:
 
     async def wait_ready(self) -> None:
         """Returns when the worker is ready. Raises WorkerError when it has stopped for good."""
-        while self.state != "ready":
+        while self.state != "ready" or self._process is None or self._process.is_dead:
             if self.state == "stopped":
                 raise WorkerError(str(self._end) if self._end else f"{self.name} worker was stopped")
             await self._state_changed.wait()
@@ -171,6 +171,7 @@ class Worker:
         _initialising.set(process)
         try:
             async with asyncio.timeout(limit):
+                await process.heard.wait()
                 await self._on_start(self)
         except TimeoutError:
             process.kill(f"was not ready within {limit:g} s")

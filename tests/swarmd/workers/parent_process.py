@@ -1,20 +1,18 @@
 """A daemon that starts one worker and says its process id. The tests kill it."""
 
 import asyncio
-import sys
 
-from child_worker import FORK, Text
+from child_worker import ECHO, Text
 
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
 
-async def main(leave_grandchild: bool) -> None:
+async def main() -> None:
     async def on_start(worker: Worker) -> None:
-        if leave_grandchild:
-            await worker.call(FORK, Text(""), 10)
+        await worker.call(ECHO, Text("up"), 30)
         print(worker.pid, flush=True)
 
     await Worker("child", "child_worker", WorkerLimits(), on_start).run()
 
 
-asyncio.run(main("--grandchild" in sys.argv))
+asyncio.run(main())

@@ -165,9 +165,7 @@ async def test_pauses_between_restarts_grow():
     with pytest.raises(WorkerBudgetError):
         await worker.run()
     pauses = [
-        start - failure
-        for (kind, failure), (_, start) in itertools.pairwise(times)
-        if kind == "failed"
+        start - failure for (kind, failure), (_, start) in itertools.pairwise(times) if kind == "failed"
     ]
     assert len(pauses) == 3
     assert pauses[0] >= 0.15
@@ -269,7 +267,11 @@ async def test_a_cancelled_call_does_not_let_the_next_one_overtake_it():
 
 async def test_progress_is_shown_while_the_worker_starts():
     events = []
-    async with running(on_event=events.append) as worker:
+
+    async def on_start(worker):
+        await worker.call(ECHO, Text(""), 30)
+
+    async with running(on_start=on_start, on_event=events.append) as worker:
         await worker.wait_ready()
     assert [event.kind for event in events] == ["starting", "progress", "ready", "stopped"]
     assert events[1].text == "warming up"
