@@ -66,7 +66,7 @@ types: setup ## mypy in strict mode
 	$(VENV) -m mypy
 
 docs: setup ## build the documentation into site/
-	$(VENV) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV) -m mkdocs build --strict --quiet
 
 bench: setup ## measure what users wait for
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(VENV) $$file || exit 1; done
