@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
+from swarmd.generation.messages import SampleRequest
 from swarmd.loops.state import LoopState
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest
@@ -62,11 +63,13 @@ class EvaluateLoop:
         for start in range(0, len(asked), BATCH_TASKS):
             batch = asked[start : start + BATCH_TASKS]
             sampled = await self.generator.sample(
-                tuple(prompt for _, prompt in batch),
-                group_size=1,
-                max_new_tokens=self.max_new_tokens,
-                temperature=0.0,
-                seed=0,
+                SampleRequest(
+                    prompts=tuple(prompt for _, prompt in batch),
+                    group_size=1,
+                    max_new_tokens=self.max_new_tokens,
+                    temperature=0.0,
+                    seed=0,
+                )
             )
             scores = await asyncio.gather(
                 *(

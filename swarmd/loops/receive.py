@@ -16,6 +16,7 @@ from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
 from swarmd.loops.state import LoopState
 from swarmd.replay.buffer import Drop, ReplayBuffer
+from swarmd.rewards.messages import ScoreReason
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.prompt import render
@@ -65,7 +66,8 @@ class ReceiveLoop:
         texts_G = tuple(completion.text for completion in message.completions)
         score = await self.verifier.score(message.task, texts_G)
         if score.question is None:
-            return Reason.NOT_REGENERATED
+            crashed = ScoreReason.CRASHED in score.reasons_G
+            return Reason.SCORING_FAILED if crashed else Reason.NOT_REGENERATED
         prompt = render(score.question, self.manifest)
         completions_G = tuple(Completion(c.text, c.finish_reason) for c in message.completions)
         created_at = message.created_ms / 1000

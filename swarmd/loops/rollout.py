@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
+from swarmd.generation.messages import SampleRequest
 from swarmd.gossip.publisher import Publisher
 from swarmd.loops.state import LoopState
 from swarmd.replay.buffer import ReplayBuffer
@@ -83,21 +84,22 @@ class RolloutLoop:
         """One batch of questions, G completions each, scored."""
         asked = await self._ask()
         sampled = await self.generator.sample(
-            tuple(prompt for _, prompt in asked),
-            group_size=self.sampling.group_size,
-            max_new_tokens=self.sampling.max_new_tokens,
-            temperature=self.sampling.temperature,
-            seed=self.seeds.getrandbits(62),
-        )
-        state.generated_tokens += sampled.generated_tokens
-        return list(
-            await asyncio.gather(
-                *(
-                    self._score(reference, prompt, group)
-                    for (reference, prompt), group in zip(asked, sampled.groups, strict=True)
-                )
+            SampleRequest(
+                prompts=tuple(prompt for _, prompt in asked),
+                group_size=self.sampling.group_size,
+                max_new_tokens=self.sampling.max_new_tokens,
+                temperature=self.sampling.temperature,
+                seed=self.seeds.getrandbits(62),
             )
         )
+        state.generated_tokens += sampled.generated_tokens
+        scored = await asyncio.gather(
+            *(
+                self._score(reference, prompt, group)
+                for (reference, prompt), group in zip(asked, sampled.groups, strict=True)
+            )
+        )
+        return [group for group in scored if group is not None]
 
     async def _ask(self) -> list[tuple[TaskReference, Prompt]]:
         """Draw tasks and render their questions."""
@@ -109,9 +111,14 @@ class RolloutLoop:
             if question is not None
         ]
 
-    async def _score(self, reference: TaskReference, prompt: Prompt, sampled: SampledGroup) -> RolloutGroup:
+    async def _score(
+        self, reference: TaskReference, prompt: Prompt, sampled: SampledGroup
+    ) -> RolloutGroup | None:
         texts_G = tuple(completion.text for completion in sampled.completions_G)
         score = await self.verifier.score(reference, texts_G)
+        if score.question is None:
+            # The verifier could not do its work; rewards of 0 would teach that the answers were wrong.
+            return None
         return RolloutGroup(
             group_id=secrets.token_hex(16),
             author=self.peer_id,

@@ -1,0 +1,156 @@
+"""The worker processes of a node: which there are, with what each is initialised, and what each said
+when it was ready. The supervisors in `workers` keep them running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from swarmd.config import Config
+from swarmd.generation.generator import Generator
+from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
+from swarmd.generation.messages import GeneratorReady, GeneratorSettings
+from swarmd.loops.state import LoopState
+from swarmd.models.resolve import ModelFolder
+from swarmd.paths import Home
+from swarmd.rewards.messages import INITIALISE as INITIALISE_VERIFIER
+from swarmd.rewards.messages import VerifierReady, VerifierSettings
+from swarmd.rewards.verifier import VerifierPool
+from swarmd.tasks.manifest import Manifest
+from swarmd.training.client import TrainerClient
+from swarmd.training.messages import INITIALISE as INITIALISE_TRAINER
+from swarmd.training.messages import TrainerReady, TrainerSettings, TrainingOptions
+from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
+
+QUIET_LIBRARIES = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Environment of the workers. They load from disk only: what was to be fetched was fetched before."""
+
+
+class Processes:
+    """Trainer, generator and verifiers of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        home: Home,
+        model: ModelFolder,
+        manifest: Manifest,
+        state: LoopState,
+        on_event: Callable[[WorkerEvent], None],
+    ) -> None:
+        self.trainer_ready: TrainerReady | None = None
+        self.generator_ready: GeneratorReady | None = None
+        self.verifier_ready: VerifierReady | None = None
+        self._config = config
+        self._home = home
+        self._model = model
+        self._manifest = manifest
+        self._state = state
+        self._on_event = on_event
+        self._trainer_worker = self._worker("trainer", self._start_trainer)
+        self._generator_worker = self._worker("generator", self._start_generator)
+        verifiers = [
+            self._worker("verifier", self._start_verifier, f"verifier-{number}")
+            for number in range(1, config.rewards.verifiers + 1)
+        ]
+        self.workers: tuple[Worker, ...] = (self._trainer_worker, self._generator_worker, *verifiers)
+        self.trainer = TrainerClient(self._trainer_worker, config.training.timeout_seconds)
+        self.generator = Generator(self._generator_worker.call, config.generation.timeout_seconds)
+        self.verifier = VerifierPool(
+            [verifier.call for verifier in verifiers], config.rewards.timeout_seconds
+        )
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Token limit of a completion: the config's own, else the manifest's."""
+        return self._config.rollout.max_new_tokens or self._manifest.max_new_tokens
+
+    async def wait_ready(self) -> TrainerReady:
+        """Return when every worker has been ready once. Raises WorkerError when one stopped for good."""
+        await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
+        assert self.trainer_ready is not None
+        return self.trainer_ready
+
+    def _worker(self, module: str, on_start: Callable[[Worker], object], name: str = "") -> Worker:
+        limits = self._config.workers
+        name = name or module
+        return Worker(
+            name,
+            f"swarmd.entrypoints.{module}",
+            WorkerLimits(
+                start_timeout_seconds=limits.start_timeout_seconds,
+                restart_min_seconds=limits.restart_min_seconds,
+                restart_max_seconds=limits.restart_max_seconds,
+                max_fast_failures=limits.max_fast_failures,
+                failure_window_seconds=limits.failure_window_seconds,
+                stop_timeout_seconds=limits.stop_timeout_seconds,
+            ),
+            on_start,
+            environment=QUIET_LIBRARIES,
+            log_path=self._home.logs / f"{name}.log",
+            on_event=self._on_event,
+        )
+
+    async def _start_trainer(self, worker: Worker) -> None:
+        config = self._config
+        options = config.training.model_dump(exclude={"timeout_seconds"})
+        ready = await worker.call(
+            INITIALISE_TRAINER,
+            TrainerSettings(
+                model_path=str(self._model.path),
+                device=config.model.device,
+                dtype=config.model.dtype,
+                threads=config.model.threads,
+                seed=config.node.seed,
+                channel_name=f"swarmd-{os.getpid()}",
+                checkpoint_folder=str(self._home.checkpoints),
+                checkpoint_keep=config.schedule.checkpoint_keep,
+                temperature=config.rollout.temperature,
+                max_new_tokens=self.max_new_tokens,
+                options=TrainingOptions(**options),
+            ),
+            config.workers.start_timeout_seconds,
+        )
+        self.trainer_ready = ready
+        self._state.policy_version = ready.policy_version
+        self._state.weight_handle = ready.handle
+        # A new trainer has a new channel: the generator must look there, whatever version it had.
+        self._state.served_version = None
+        self._state.notify()
+
+    async def _start_generator(self, worker: Worker) -> None:
+        config = self._config
+        self._state.served_version = None
+        self.generator_ready = await worker.call(
+            INITIALISE_GENERATOR,
+            GeneratorSettings(
+                model_path=str(self._model.path),
+                engine=config.generation.engine,
+                device=config.model.device,
+                dtype=config.model.dtype,
+                threads=config.model.threads,
+                seed=config.node.seed,
+            ),
+            config.workers.start_timeout_seconds,
+        )
+        self._state.notify()
+
+    async def _start_verifier(self, worker: Worker) -> None:
+        config = self._config
+        self.verifier_ready = await worker.call(
+            INITIALISE_VERIFIER,
+            VerifierSettings(
+                tasks=self._manifest.tasks,
+                strict=config.rewards.strict,
+                timeout_seconds=config.rewards.timeout_seconds,
+                memory_bytes=config.rewards.memory_bytes,
+            ),
+            config.workers.start_timeout_seconds,
+        )

@@ -1,0 +1,57 @@
+"""What the loops share: waiting with a reason, and the round's own books."""
+
+import asyncio
+
+from swarmd.loops.state import LoopState
+
+
+async def test_a_waiting_loop_goes_on_when_it_is_notified_and_says_what_it_waits_for() -> None:
+    state = LoopState()
+    door = {"open": False}
+    waiter = asyncio.create_task(state.until("train", lambda: door["open"], lambda: "the door"))
+    await asyncio.sleep(0)
+    assert state.waiting == {"train": "the door"}
+    door["open"] = True
+    state.notify()
+    async with asyncio.timeout(0.5):
+        await waiter
+    assert state.waiting == {}
+
+
+async def test_a_waiting_loop_looks_again_by_itself() -> None:
+    state = LoopState()
+    door = {"open": False}
+    waiter = asyncio.create_task(state.until("train", lambda: door["open"], lambda: "the door"))
+    await asyncio.sleep(0)
+    door["open"] = True
+    async with asyncio.timeout(5):
+        await waiter
+
+
+async def test_all_waiting_loops_are_woken_by_one_notice() -> None:
+    state = LoopState()
+    door = {"open": False}
+    waiters = [
+        asyncio.create_task(state.until(str(n), lambda: door["open"], lambda: "the door")) for n in range(3)
+    ]
+    await asyncio.sleep(0)
+    door["open"] = True
+    state.notify()
+    async with asyncio.timeout(0.5):
+        await asyncio.gather(*waiters)
+
+
+def test_a_rounds_own_reward_is_the_mean_of_all_own_groups_since_the_last_round() -> None:
+    state = LoopState()
+    state.own_since_round.add(0.0)
+    state.own_since_round.add(0.5)
+    state.close_round()
+    assert (state.round, state.local_mean, state.own_reward_total) == (1, 0.25, 0.25)
+
+
+def test_a_round_without_own_groups_keeps_the_last_mean_and_adds_nothing() -> None:
+    state = LoopState()
+    state.own_since_round.add(0.5)
+    state.close_round()
+    state.close_round()
+    assert (state.round, state.local_mean, state.own_reward_total) == (2, 0.5, 0.5)
