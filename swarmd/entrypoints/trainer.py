@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from swarmd.errors import CheckpointError, TrainingError
 from swarmd.models.device import Compute, choose_compute, choose_threads
@@ -143,6 +144,7 @@ class _Running:
 
 def main() -> None:
     """Serve until the daemon says stop or is gone."""
+    disable_progress_bar()  # Of transformers; the log file is no terminal.
     process = TrainerProcess()
     fd = worker_argument_fd()
     try:
@@ -177,7 +179,7 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
 
 def _published(trainer: Trainer, compute: Compute) -> dict[str, torch.Tensor]:
     """The weights as the generator computes with them."""
-    return {name: tensor.to(compute.dtype) for name, tensor in trainer.state().weights.items()}
+    return {name: tensor.detach().to(compute.dtype) for name, tensor in trainer.policy.parameters.items()}
 
 
 if __name__ == "__main__":

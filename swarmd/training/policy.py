@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -60,16 +61,21 @@ class Policy:
         Raises TrainingError when it cannot be read or is of a kind that cannot be trained here.
         """
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model, loading = AutoModelForCausalLM.from_pretrained(
                 str(path),
                 dtype=torch.float32,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
+                output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TrainingError(f"cannot load the model in {path}: {reason}") from error
+        missing = sorted(loading["missing_keys"])
+        if missing:
+            # transformers would go on with random numbers in their place.
+            raise TrainingError(f"the model in {path} lacks {len(missing)} weights, such as {missing[0]}")
         policy = cls(model.to(device), temperature, compute_dtype)
         policy.check_shared_prompt()
         return policy

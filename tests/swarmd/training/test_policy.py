@@ -1,0 +1,155 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+import swarmd.training.policy as policy_module
+from swarmd.errors import TrainingError
+from swarmd.training.batch import cut_slices, encode_batch
+from swarmd.training.policy import Policy
+
+ANSWERS = [("7", 1), ("12", 0), ("3 + 4 = 7", 1), ("", 0), ("a b c d e f g h i", 0)]
+CPU = torch.device("cpu")
+
+
+def slice_of(group, tokenizer, context=96):
+    (encoded,) = encode_batch([group], tokenizer, "std", context).groups
+    (rows,) = cut_slices(encoded, 10_000, CPU)
+    return rows
+
+
+def naive_logprobs(policy, rows):
+    """Prompt and completion together, padded, one row a completion: what the fast way must equal."""
+    prompt_GP = rows.prompt_ids_P.expand(len(rows.rows), -1)
+    ids_GT = torch.cat([prompt_GP, rows.token_ids_GT], dim=1)
+    attention_GT = torch.cat([torch.ones_like(prompt_GP), rows.mask_GT.long()], dim=1)
+    logits_GTV = policy.model(input_ids=ids_GT, attention_mask=attention_GT, use_cache=False).logits
+    before_GTV = logits_GTV[:, prompt_GP.shape[1] - 1 : -1].float() / policy.temperature
+    logprobs_GT = (
+        torch.log_softmax(before_GTV, dim=-1).gather(-1, rows.token_ids_GT.unsqueeze(-1)).squeeze(-1)
+    )
+    return logprobs_GT.masked_fill(~rows.mask_GT, 0.0)
+
+
+def gradients_of(policy, logprobs_GT):
+    weights_GT = torch.linspace(-1, 2, logprobs_GT.numel()).reshape(logprobs_GT.shape)
+    policy.model.zero_grad()
+    (logprobs_GT * weights_GT).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in policy.parameters.items()}
+
+
+def assert_equals_naive(policy, rows):
+    fast_GT, naive_GT = policy.logprobs(rows), naive_logprobs(policy, rows)
+    assert torch.allclose(fast_GT, naive_GT, atol=1e-5, rtol=0)
+    fast, naive = gradients_of(policy, fast_GT), gradients_of(policy, naive_GT)
+    assert fast.keys() == naive.keys()
+    for name in naive:
+        scale = naive[name].abs().max()
+        assert scale > 0, name
+        assert (fast[name] - naive[name]).abs().max() <= 1e-5 * max(1.0, float(scale)), name
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("tied", [True, False])
+def test_logprobs_and_gradients_equal_those_of_the_naive_padded_forward(
+    make_policy, make_group, tokenizer, tied, temperature
+):
+    policy = make_policy(tied=tied, temperature=temperature)
+    assert ("lm_head.weight" in policy.parameters) == (not tied)
+    assert_equals_naive(policy, slice_of(make_group(ANSWERS), tokenizer))
+
+
+def test_completions_of_a_single_token_equal_the_naive_forward(make_policy, make_group, tokenizer):
+    rows = slice_of(make_group([("", 0), ("", 1)]), tokenizer)
+    assert rows.token_ids_GT.shape == (2, 1)
+    policy = make_policy()
+    assert torch.allclose(policy.logprobs(rows), naive_logprobs(policy, rows), atol=1e-5)
+
+
+def test_logits_taken_in_parts_give_the_same_logprobs_and_gradients(
+    make_policy, make_group, tokenizer, monkeypatch
+):
+    policy, rows = make_policy(), slice_of(make_group(ANSWERS), tokenizer)
+    at_once = policy.logprobs(rows)
+    gradients_at_once = gradients_of(policy, at_once)
+    monkeypatch.setattr(policy_module, "_LOGITS_AT_ONCE", 3 * len(tokenizer))
+    shapes = []
+    policy.model.lm_head.register_forward_hook(lambda *call: shapes.append(call[2].shape[0]))
+    in_parts = policy.logprobs(rows)
+    assert max(shapes) == 3
+    assert torch.allclose(at_once, in_parts, atol=1e-6)
+    for name, gradient in gradients_of(policy, in_parts).items():
+        assert torch.allclose(gradient, gradients_at_once[name], atol=1e-5), name
+
+
+def test_layers_that_see_only_a_window_equal_the_naive_forward(make_group, tokenizer):
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=96,
+        use_sliding_window=True,
+        sliding_window=4,
+        max_window_layers=1,
+        initializer_range=0.2,
+    )
+    torch.manual_seed(0)
+    assert_equals_naive(Policy(Qwen2ForCausalLM(config), 1.0), slice_of(make_group(ANSWERS), tokenizer))
+
+
+def test_bfloat16_is_computed_under_autocast_with_float32_parameters(make_policy, make_group, tokenizer):
+    exact, rows = make_policy(), slice_of(make_group(ANSWERS), tokenizer)
+    rounded = Policy(exact.model, 1.0, torch.bfloat16)
+    difference = (rounded.logprobs(rows) - exact.logprobs(rows)).abs().max()
+    assert 0 < difference < 0.3
+    assert rounded.logprobs(rows).dtype == torch.float32
+    assert {parameter.dtype for parameter in rounded.parameters.values()} == {torch.float32}
+
+
+def test_load_reads_a_model_folder(model_folder, make_policy, make_group, tokenizer):
+    rows = slice_of(make_group(ANSWERS), tokenizer)
+    loaded = Policy.load(model_folder, CPU, torch.float32, 1.0)
+    assert torch.equal(loaded.logprobs(rows), make_policy().logprobs(rows))
+
+
+def test_load_refuses_a_model_that_changes_its_logits_after_the_output_layer(tokenizer, tmp_path):
+    config = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        final_logit_softcapping=1.0,
+        initializer_range=0.5,
+    )
+    Gemma2ForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(TrainingError, match="gemma2"):
+        Policy.load(tmp_path, CPU, torch.float32, 1.0)
+
+
+def test_a_folder_without_readable_weights_is_one_clear_line(model_folder):
+    (model_folder / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(TrainingError, match="cannot load the model") as caught:
+        Policy.load(model_folder, CPU, torch.float32, 1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_lacks_weights_is_refused_instead_of_filled_with_random_ones(model_folder):
+    weights = load_file(model_folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(TrainingError, match=r"lacks 1 weights, such as model\.layers\.1\.mlp\.up_proj"):
+        Policy.load(model_folder, CPU, torch.float32, 1.0)
+
+
+def test_pickled_weights_are_not_read(model_folder, make_policy):
+    (model_folder / "model.safetensors").unlink()
+    torch.save(make_policy().model.state_dict(), model_folder / "pytorch_model.bin")
+    with pytest.raises(TrainingError, match="cannot load the model"):
+        Policy.load(model_folder, CPU, torch.float32, 1.0)
