@@ -22,7 +22,7 @@ from swarmd.errors import NetworkError
 from swarmd.gossip import libp2p_streams
 from swarmd.gossip.dialer import Backoff, BootstrapDialer, address_peer_id, try_port
 from swarmd.gossip.known_peers import KnownPeers
-from swarmd.gossip.libp2p_bindings import P2PDaemonError
+from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
 from swarmd.gossip.libp2p_records import Records
 from swarmd.gossip.listen import ListenPorts, is_loopback
@@ -322,14 +322,15 @@ class Libp2pTransport:
         self._connected = connected
 
     async def _dial(self, peer_id: str, address: str) -> None:
-        """Connect to one address. Raises NetworkError with the reason."""
-        await try_port(address)
-        daemon = self._living().daemon
+        """Connect to a peer at one address, which may come from a stranger. Raises NetworkError."""
+        bare = address.removesuffix("/").removesuffix(f"/p2p/{peer_id}")
         try:
-            bare = address.removesuffix("/").removesuffix(f"/p2p/{peer_id}")
+            Multiaddr(bare)
+            await try_port(f"{bare}/p2p/{peer_id}")
+            daemon = self._living().daemon
             await daemon.connect(peer_id, [bare], self._settings.startup_timeout_seconds)
         except ValueError as error:
-            raise RequestError(f"not an address p2pd can dial: {one_line(str(error))}") from error
+            raise RequestError(f"not an address that can be dialled: {one_line(str(error))}") from error
         await self._look(daemon)
 
     async def _dial_known(self, peer: KnownPeer) -> None:

@@ -84,17 +84,17 @@ class TransportState(msgspec.Struct, frozen=True):
 
 
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
-"""(peer id, request) -> reply. A NetworkError or ValueError it raises is told to the peer as failure."""
+"""(peer id, request) -> reply. When it raises NetworkError the peer gets no reply."""
 
 RecordCheck = Callable[[str, bytes], bool]
 """(subkey, value) -> whether this node is willing to hold the record for others."""
 
 
 class Subscription:
-    """The messages of one topic, in the order they arrived, without our own. One consumer.
+    """The messages of one topic, in the order they arrived, without our own.
 
     Holds at most `capacity` messages; when full the oldest is dropped and counted in `dropped`.
-    Iteration ends when the transport closes.
+    Several consumers may iterate, each message goes to one. Iteration ends when the transport closes.
     """
 
     def __init__(self, topic: str, capacity: int) -> None:
@@ -108,7 +108,7 @@ class Subscription:
         self._closed = False
 
     def push(self, received: Received) -> None:
-        """Called by the transport for each message."""
+        """Called by the transport for each message, and by catch-up."""
         if self._closed:
             return
         if len(self._waiting) >= self._capacity:

@@ -1,0 +1,221 @@
+"""Catch-up: a node that joins late asks its peers for the groups they hold, and so starts with a
+full buffer. What it gets are envelopes as their authors sealed them; they go through the same
+checks as gossip. See protocol/spec/catch-up.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import msgspec
+from swarmd_protocol.codec import DecodeLimits, decode, encode
+from swarmd_protocol.errors import Refusal
+from swarmd_protocol.messages import CatchUpReply, CatchUpRequest
+from swarmd_protocol.topics import CATCH_UP_PROTOCOL
+from swarmd_protocol.validation import check_catch_up_request
+
+from swarmd.errors import NetworkError
+from swarmd.gossip.transport import MAX_REPLY_BYTES, Received, Subscription, Transport
+
+log = logging.getLogger(__name__)
+
+_PEER_REST_SECONDS = 5.0
+_PEERS_REMEMBERED = 1024
+_FRAMING_BYTES = 64 * 1024
+
+
+class RecentGroups:
+    """Sealed envelopes of recent groups, own and received, to serve to peers. Bounded in groups,
+    bytes and age; the oldest go first.
+
+    Args:
+        capacity_groups, capacity_bytes: held at most.
+        max_age_ms: older groups, by their authors' clocks, would be stale on arrival.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        capacity_groups: int,
+        capacity_bytes: int,
+        max_age_ms: int,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._capacity_groups = capacity_groups
+        self._capacity_bytes = capacity_bytes
+        self._max_age_ms = max_age_ms
+        self._wall_clock = wall_clock
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, envelope: bytes, created_ms: int) -> None:
+        """Hold an envelope that passed all checks."""
+        self._held.append((created_ms, envelope))
+        self._bytes += len(envelope)
+        while self._held and (len(self._held) > self._capacity_groups or self._bytes > self._capacity_bytes):
+            self._bytes -= len(self._held.popleft()[1])
+
+    def newest(self, since_ms: int, max_groups: int, max_bytes: int) -> tuple[bytes, ...]:
+        """Envelopes created at or after `since_ms` and still fresh, newest arrival first, within limits."""
+        oldest_ms = max(since_ms, int(self._wall_clock() * 1000) - self._max_age_ms)
+        chosen: list[bytes] = []
+        room = max_bytes
+        for created_ms, envelope in reversed(self._held):
+            if len(chosen) >= max_groups:
+                break
+            if created_ms >= oldest_ms and len(envelope) <= room:
+                chosen.append(envelope)
+                room -= len(envelope)
+        return tuple(chosen)
+
+
+class CatchUpServer:
+    """Answers peers' catch-up requests from the recent groups.
+
+    Args:
+        swarm_id: requests for another swarm are refused.
+        recent: what there is.
+        max_groups, max_bytes: of one answer.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        swarm_id: str,
+        recent: RecentGroups,
+        max_groups: int,
+        max_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._swarm_id = swarm_id
+        self._recent = recent
+        self._max_groups = max_groups
+        self._max_bytes = min(max_bytes, MAX_REPLY_BYTES - _FRAMING_BYTES)
+        self._clock = clock
+        self._answered: OrderedDict[str, float] = OrderedDict()
+
+    async def answer(self, peer_id: str, data: bytes) -> bytes:
+        """The encoded reply to an encoded request. Never raises for what the peer sent."""
+        request = decode(data, CatchUpRequest)
+        if isinstance(request, Refusal):
+            return encode(CatchUpReply(refused=request.reason.value))
+        reason = check_catch_up_request(request, self._swarm_id)
+        if reason is not None:
+            return encode(CatchUpReply(refused=reason.value))
+        if not self._may_ask(peer_id):
+            return encode(CatchUpReply(refused=f"ask again in {_PEER_REST_SECONDS:g} s"))
+        envelopes = self._recent.newest(
+            request.since_ms,
+            min(request.max_groups, self._max_groups),
+            min(request.max_bytes, self._max_bytes),
+        )
+        return encode(CatchUpReply(envelopes=envelopes))
+
+    def _may_ask(self, peer_id: str) -> bool:
+        """Whether the peer has rested since its last answer. Remembers that it asked."""
+        now = self._clock()
+        if now - self._answered.get(peer_id, -_PEER_REST_SECONDS) < _PEER_REST_SECONDS:
+            return False
+        self._answered[peer_id] = now
+        self._answered.move_to_end(peer_id)
+        while len(self._answered) > _PEERS_REMEMBERED:
+            self._answered.popitem(last=False)
+        return True
+
+
+class CatchUpResult(msgspec.Struct, frozen=True):
+    """What a catch-up brought."""
+
+    envelopes: int
+    bytes: int
+    peers: int
+    """Peers that answered."""
+
+
+class CatchUp:
+    """Asks peers, in turn, once each, until enough groups came.
+
+    Args:
+        transport: to ask over.
+        swarm_id: of the swarm.
+        subscription: the envelopes are put before the subscriber like gossip of the peer that gave them.
+        max_groups, max_bytes: to ask for in all.
+        max_age_seconds: older groups are not asked for.
+        request_timeout_seconds: for one peer.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        swarm_id: str,
+        subscription: Subscription,
+        max_groups: int,
+        max_bytes: int,
+        max_age_seconds: float,
+        request_timeout_seconds: float = 15.0,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.result = CatchUpResult(0, 0, 0)
+        self._transport = transport
+        self._swarm_id = swarm_id
+        self._subscription = subscription
+        self._max_groups = max_groups
+        self._max_bytes = max_bytes
+        self._max_age_ms = int(max_age_seconds * 1000)
+        self._request_timeout_seconds = request_timeout_seconds
+        self._wall_clock = wall_clock
+
+    async def run(self, patience_seconds: float = 120.0, enough_peers: int = 3) -> CatchUpResult:
+        """Ask peers as they connect. Ends when enough groups came, `enough_peers` have answered, or
+        nobody new was found for `patience_seconds`.
+        """
+        asked: set[str] = set()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_seconds
+        while loop.time() < deadline and self._wants_more() and self.result.peers < enough_peers:
+            new = [peer_id for peer_id in self._transport.state.connected if peer_id not in asked]
+            if not new:
+                await asyncio.sleep(0.5)
+                continue
+            peer_id = new[0]
+            asked.add(peer_id)
+            await self._ask(peer_id)
+        return self.result
+
+    def _wants_more(self) -> bool:
+        return self.result.envelopes < self._max_groups and self.result.bytes < self._max_bytes
+
+    async def _ask(self, peer_id: str) -> None:
+        request = CatchUpRequest(
+            swarm_id=self._swarm_id,
+            since_ms=max(0, int(self._wall_clock() * 1000) - self._max_age_ms),
+            max_groups=self._max_groups - self.result.envelopes,
+            max_bytes=self._max_bytes - self.result.bytes,
+        )
+        try:
+            data = await self._transport.request(
+                peer_id, CATCH_UP_PROTOCOL, encode(request), self._request_timeout_seconds
+            )
+        except NetworkError as error:
+            log.debug("no catch-up from %s: %s", peer_id, error)
+            return
+        reply = decode(data, CatchUpReply, DecodeLimits(max_bytes=request.max_bytes + _FRAMING_BYTES))
+        if isinstance(reply, Refusal) or reply.refused is not None:
+            log.debug("no catch-up from %s: %s", peer_id, reply)
+            return
+        envelopes = reply.envelopes[: request.max_groups]
+        # Newest first on the wire; the queue keeps the newest when it overflows.
+        for envelope in reversed(envelopes):
+            self._subscription.push(Received(peer_id, envelope))
+        self.result = CatchUpResult(
+            self.result.envelopes + len(envelopes),
+            self.result.bytes + sum(map(len, envelopes)),
+            self.result.peers + 1,
+        )

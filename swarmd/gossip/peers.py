@@ -1,0 +1,177 @@
+"""What this node knows about its peers: what they say of themselves, and what became of what they
+sent. Bounded: among many peers, the one not heard from for longest is forgotten first.
+
+Peers with addresses are remembered in a file, so that the next run finds them without a bootstrap peer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from swarmd_protocol.errors import Reason
+from swarmd_protocol.messages import NodeRecordMessage
+
+from swarmd.gossip.transport import KnownPeer
+
+_MOST_PEERS = 1024
+_MOST_REMEMBERED = 128
+_LARGEST_FILE_BYTES = 1_000_000
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    """One peer, for people. Name, model, round and addresses are the peer's own claims."""
+
+    peer_id: str
+    name: str
+    model: str
+    round: int | None
+    """None until a record of the peer was read."""
+    policy_version: int | None
+    addresses: tuple[str, ...]
+    connected: bool
+    accepted: int
+    """Groups of this author that passed all checks and were scored."""
+    rejected: dict[str, int]
+    """What was not accepted, by reason."""
+    last_seen_seconds: float
+    """Since anything was last heard of the peer."""
+
+
+@dataclass
+class _Peer:
+    seen_at: float
+    record: NodeRecordMessage | None = None
+    accepted: int = 0
+    rejected: Counter[Reason] = field(default_factory=Counter)
+
+
+class PeerBook:
+    """Records and counts by peer id.
+
+    Args:
+        own_peer_id: left out of the views.
+        clock: monotonic seconds.
+        most_peers: how many are kept.
+    """
+
+    def __init__(
+        self,
+        own_peer_id: str,
+        clock: Callable[[], float] = time.monotonic,
+        most_peers: int = _MOST_PEERS,
+    ) -> None:
+        self._own_peer_id = own_peer_id
+        self._clock = clock
+        self._most_peers = most_peers
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._rejected: Counter[Reason] = Counter()
+        self._accepted = 0
+
+    @property
+    def accepted(self) -> int:
+        """Groups accepted from all peers since the start."""
+        return self._accepted
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """What was not accepted from anybody since the start, by reason."""
+        return {reason.value: count for reason, count in self._rejected.items()}
+
+    def note_accepted(self, peer_id: str) -> None:
+        """A group of this author was scored and offered to the buffer."""
+        self._peer(peer_id).accepted += 1
+        self._accepted += 1
+
+    def note_rejected(self, peer_id: str, reason: Reason, times: int = 1) -> None:
+        """Something this peer wrote or passed on was not accepted."""
+        self._peer(peer_id).rejected[reason] += times
+        self._rejected[reason] += times
+
+    def note_record(self, peer_id: str, record: NodeRecordMessage) -> None:
+        """A checked record of this peer. An older one than the one at hand changes nothing."""
+        peer = self._peer(peer_id)
+        if peer.record is None or peer.record.created_ms <= record.created_ms:
+            peer.record = record
+
+    def note_connected(self, peer_ids: Iterable[str]) -> None:
+        """These peers are connected now."""
+        for peer_id in peer_ids:
+            self._peer(peer_id)
+
+    def views(self, connected: Iterable[str]) -> tuple[PeerView, ...]:
+        """All peers, the connected ones first, then by how recently they were heard of."""
+        now = self._clock()
+        online = set(connected)
+        views = [
+            _view(peer_id, peer, peer_id in online, now)
+            for peer_id, peer in self._peers.items()
+            if peer_id != self._own_peer_id
+        ]
+        return tuple(sorted(views, key=lambda view: (not view.connected, view.last_seen_seconds)))
+
+    def known_peers(self) -> tuple[KnownPeer, ...]:
+        """Peers with addresses, the most recently heard of last."""
+        return tuple(
+            KnownPeer(peer_id, peer.record.addresses)
+            for peer_id, peer in self._peers.items()
+            if peer.record is not None and peer.record.addresses and peer_id != self._own_peer_id
+        )
+
+    def _peer(self, peer_id: str) -> _Peer:
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            peer = self._peers[peer_id] = _Peer(self._clock())
+            while len(self._peers) > self._most_peers:
+                self._peers.popitem(last=False)
+        peer.seen_at = self._clock()
+        self._peers.move_to_end(peer_id)
+        return peer
+
+
+def _view(peer_id: str, peer: _Peer, connected: bool, now: float) -> PeerView:
+    record = peer.record
+    return PeerView(
+        peer_id=peer_id,
+        name=record.name if record else "",
+        model=record.model if record else "",
+        round=record.round if record else None,
+        policy_version=record.policy_version if record else None,
+        addresses=record.addresses if record else (),
+        connected=connected,
+        accepted=peer.accepted,
+        rejected={reason.value: count for reason, count in peer.rejected.items()},
+        last_seen_seconds=now - peer.seen_at,
+    )
+
+
+def save_known_peers(
+    path: Path, peers: Iterable[KnownPeer], connections: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Write the peers to remember, replacing the file in one step. Raises OSError.
+
+    peers: with the addresses of their records. connected: peers connected now, for those without a record.
+    """
+    remembered = {peer.peer_id: peer for peer in peers}
+    for peer_id, addresses in connected.items():
+        if peer_id not in remembered and addresses:
+            remembered[peer_id] = KnownPeer(peer_id, addresses)
+    newest = tuple(remembered.values())[-_MOST_REMEMBERED:]
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(newest)))
+    os.replace(temporary, path)
+
+
+def load_known_peers(path: Path) -> tuple[KnownPeer, ...]:
+    """The remembered peers; none when the file is missing or damaged, for it is only a convenience."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE_BYTES)
+        return msgspec.json.decode(data, type=tuple[KnownPeer, ...])[-_MOST_REMEMBERED:]
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return ()
