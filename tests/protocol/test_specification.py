@@ -9,6 +9,7 @@ from swarmd_protocol import codec, envelope, messages, validation
 from swarmd_protocol.errors import Reason
 
 from swarmd.config import GossipSection
+from swarmd.gossip import transport
 
 SPEC = Path(__file__).parents[2] / "protocol" / "spec"
 
@@ -40,6 +41,9 @@ def test_parameter_table_has_the_values_of_the_code():
         "max_name_characters": validation.MAX_NAME_CHARACTERS,
         "max_addresses": validation.MAX_ADDRESSES,
         "max_address_characters": validation.MAX_ADDRESS_CHARACTERS,
+        "max_record_bytes": transport.MAX_RECORD_BYTES,
+        "max_request_bytes": transport.MAX_REQUEST_BYTES,
+        "max_reply_bytes": transport.MAX_REPLY_BYTES,
         "max_manifest_bytes": validation.MAX_MANIFEST_BYTES,
         "max_logprob_nats": validation.MAX_LOGPROB_NATS,
         "max_message_age_seconds": gossip.max_message_age_seconds,
@@ -83,4 +87,12 @@ def test_a_manifest_of_the_largest_size_fits_into_a_record():
         created_ms=2**62 - 1,
         sign=lambda message: bytes(64),
     )
-    assert len(sealed) <= 64 * 1024
+    assert len(sealed) <= transport.MAX_RECORD_BYTES
+
+
+def test_the_example_in_the_docs_runs(capsys):
+    page = (SPEC.parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    example = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    exec(compile(example[1], "docs/protocol.md", "exec"), {})
+    assert capsys.readouterr().out == "bad_signature reject\n"
