@@ -61,7 +61,6 @@ def start(
     Without --join and --isolated it listens and waits for peers, and trains meanwhile. SIGINT and
     SIGTERM save a checkpoint and stop it.
     """
-    signal.signal(signal.SIGTERM, _stop_early)
     if isolated and join:
         raise ConfigError("--isolated and --join contradict each other: leave one out")
     flags = {
@@ -79,14 +78,19 @@ def start(
     given = {key: flag for key, flag in flags.items() if flag.value is not None}
     chosen = chosen_home(home)
     loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
+    # Until the node handles signals itself, SIGTERM is the same as Ctrl-C.
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         check_before_start(loaded.config, chosen)
         if detached:
-            raise typer.Exit(detach(chosen, lambda: _run(loaded.config, chosen, console=False)))
-        code = _run(loaded.config, chosen, console=True)
+            code = detach(chosen, lambda: _run(loaded.config, chosen, console=False))
+        else:
+            code = _run(loaded.config, chosen, console=True)
     except KeyboardInterrupt:
         # Asked to stop before there was anything to save.
         code = 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
     raise typer.Exit(code)
 
 
@@ -98,6 +102,5 @@ def _run(config: Config, home: Home, *, console: bool) -> int:
     return run_node(config, home, console=console)
 
 
-def _stop_early(signal_number: int, frame: FrameType | None) -> None:
-    """Until the node handles signals itself, SIGTERM is the same as Ctrl-C."""
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
