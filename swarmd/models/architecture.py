@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from swarmd.models.resolve import MANIFEST_KEY
+
 __all__ = ["CONTEXT_TOKENS", "VOCABULARY_SIZE", "new_model", "tiny_config"]
 
 CONTEXT_TOKENS = 512
@@ -17,8 +19,8 @@ VOCABULARY_SIZE = 960
 """At most; a corpus with few different words gives less."""
 
 
-def tiny_config(vocabulary_size: int, end_token_id: int) -> Qwen2Config:
-    """The configuration for a tokenizer of `vocabulary_size` tokens."""
+def tiny_config(vocabulary_size: int, end_token_id: int, manifest: str) -> Qwen2Config:
+    """For a tokenizer of `vocabulary_size` tokens; `manifest` is noted as the one it was made for."""
     return Qwen2Config(
         vocab_size=vocabulary_size,
         hidden_size=128,
@@ -35,6 +37,7 @@ def tiny_config(vocabulary_size: int, end_token_id: int) -> Qwen2Config:
         eos_token_id=end_token_id,
         pad_token_id=end_token_id,
         dtype=torch.float32,
+        **{MANIFEST_KEY: manifest},
     )
 
 

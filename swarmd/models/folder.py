@@ -1,46 +1,52 @@
 """Writes a model folder: configuration, safetensors weights, tokenizer.
 
 Weights are stored as float16 to keep the package small; `config.json` says float32, which is what
-they are loaded as.
+they are loaded as. All is written beside the folder first, so that a full disk cannot leave half of it.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-__all__ = ["round_to_stored_precision", "save_model_folder"]
+from swarmd.errors import SwarmdError
+
+__all__ = ["save_model_folder"]
+
+_TIED = "lm_head.weight"
+"""The same memory as the embeddings; the loader ties it again."""
 
 
 def save_model_folder(folder: Path, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
-    """Write everything that `from_pretrained` needs into `folder`, which is created."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model.config.save_pretrained(folder)
+    """Write everything that transformers loads into `folder`, which is created; other files in it stay.
+
+    Raises SwarmdError when it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+            staging = Path(name)
+            _write(staging, model, tokenizer)
+            for path in sorted(staging.iterdir()):
+                path.chmod(0o644)
+                path.replace(folder / path.name)
+    except OSError as error:
+        raise SwarmdError(f"cannot write the model to {folder}: {error.strerror or error}") from error
+
+
+def _write(folder: Path, model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    tied = "lm_head.weight"  # The same memory as the embeddings; the loader ties it again.
     tensors = {
         name: tensor.detach().to(torch.float16).contiguous()
         for name, tensor in model.state_dict().items()
-        if name != tied
+        if name != _TIED
     }
-    weights = folder / "model.safetensors"
-    save_file(tensors, weights, metadata={"format": "pt"})
-    weights.chmod(0o644)
-    _sort_keys(folder / "config.json")
-
-
-def round_to_stored_precision(model: Qwen2ForCausalLM) -> None:
-    """Make the weights in memory equal to what a reader of the saved folder gets."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(parameter.to(torch.float16))
-
-
-def _sort_keys(path: Path) -> None:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    values = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,121 @@
+"""`swarmd model`: which models there are, fetching one, and making the bundled ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.errors import ConfigError
+from swarmd.models.catalogue import CATALOGUE, KnownModel
+from swarmd.models.resolve import cached_folder, resolve
+
+if TYPE_CHECKING:
+    from swarmd.models.corpus import Example
+
+app = typer.Typer(help="List models; make the bundled ones.", no_args_is_help=True)
+
+_LEVELS = ("tiny", "tiny-weak")
+_MANIFEST = "tiny"
+# Training questions start far above the seeds that manifests keep for evaluation.
+_FIRST_SEED = 1 << 40
+_SEEDS = 1 << 60
+
+
+@app.command("list")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Show the models known by name, and which of them are on this machine."""
+    rows = [
+        {
+            "name": model.name,
+            "parameters": model.parameters,
+            "where": _where(model),
+            "manifest": model.manifest,
+            "hub_id": model.hub_id,
+            "description": model.description,
+        }
+        for model in CATALOGUE.values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        name, size, where = row["name"], row["parameters"], row["where"]
+        typer.echo(f"{name:<22} {size:>6}  {where:<8} {row['description']}")
+    typer.echo("Any folder with safetensors weights and any hub id (OWNER/NAME) can be used as well.")
+
+
+@app.command("fetch")
+def fetch(name: Annotated[str, typer.Argument(help="A known name or a hub id.")]) -> None:
+    """Download a model, unless it is on this machine, and print its folder."""
+    typer.echo(resolve(name).path)
+
+
+@app.command("warm-start")
+def make(
+    level: Annotated[str, typer.Option(help="Which bundled model: tiny or tiny-weak.")] = "tiny",
+    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: the level's name.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Varies the questions and the first weights.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model that is in the folder.")] = False,
+) -> None:
+    """Make a bundled model from nothing: its tokenizer, then its weights. Takes minutes on one core."""
+    if level not in _LEVELS:
+        raise ConfigError(f"--level must be one of {', '.join(_LEVELS)}, got {level!r}")
+    folder = Path(level) if out is None else out
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder} is not a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise ConfigError(f"--out {folder} is not empty: name another folder, or add --overwrite")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be made: {error.strerror}") from error
+    # Imported here: torch takes seconds, which a wrong flag need not wait for.
+    from swarmd.cli.progress import StepProgress
+    from swarmd.models.folder import save_model_folder
+    from swarmd.models.levels import LEVELS, warm_start
+
+    with StepProgress() as progress:
+        model, tokenizer = warm_start(
+            LEVELS[level],
+            _examples(),
+            seed,
+            _MANIFEST,
+            lambda phase, now: progress.show(phase, now.step, now.steps, f"loss {now.loss:.3f}"),
+        )
+    save_model_folder(folder, model, tokenizer)
+    typer.echo(f"{level}: {model.num_parameters():,} parameters in {folder}")
+
+
+def _where(model: KnownModel) -> str:
+    if model.hub_id is None:
+        return "bundled"
+    return "on disk" if cached_folder(model.hub_id) is not None else "hub"
+
+
+def _examples() -> Callable[[int], Mapping[str, Iterator[Example]]]:
+    """Endless examples of each task of the `tiny` manifest, outside its held-out range."""
+    from swarmd.models.corpus import Example
+    from swarmd.tasks.manifest import Manifest
+    from swarmd.tasks.reasoning_gym import TaskLibrary
+    from swarmd.types import TaskReference, TaskSpec
+
+    tasks = Manifest.load(_MANIFEST).tasks
+    library = TaskLibrary(tasks)
+
+    def stream(spec: TaskSpec, seed: int) -> Iterator[Example]:
+        first = _FIRST_SEED + random.Random(f"{seed}/{spec.dataset}").randrange(_SEEDS)
+        for index in itertools.count():
+            task = library.task(TaskReference(spec.dataset, spec.digest, first, index))
+            if task is None or task.answer is None:
+                raise ConfigError(f"task {spec.dataset} has no answers to learn from")
+            yield Example(task.question, task.answer)
+
+    return lambda seed: {spec.dataset: stream(spec, seed) for spec in tasks}

@@ -1,0 +1,72 @@
+"""The two bundled models as recipes: `tiny` and `tiny-weak`.
+
+Both first learn to answer. A second, short phase then hides part of that under refusals and wrong
+answers, as with a base model that could answer but rarely finds the form. Reinforcement learning
+brings it out again, which is what these models are for: to be seen learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
+
+from swarmd.models.architecture import CONTEXT_TOKENS, VOCABULARY_SIZE, new_model, tiny_config
+from swarmd.models.corpus import AnswerMix, Example, batches, tokenizer_texts
+from swarmd.models.vocabulary import train_tokenizer
+from swarmd.models.warm_start import Phase, Progress, teach
+
+__all__ = ["LEVELS", "Level", "warm_start"]
+
+_TOKENIZER_EXAMPLES_PER_TASK = 1500
+_EXAMPLES_PER_TASK = 4
+
+
+@dataclass(frozen=True)
+class Level:
+    """How one bundled model is made."""
+
+    answering: Phase
+    """Right answers only."""
+    hiding: Phase
+    mix: AnswerMix
+    """Of the hiding phase."""
+
+
+LEVELS = {
+    "tiny": Level(Phase(1200, 1.5e-3), Phase(60, 3e-4, decay=False), AnswerMix(right=0.3, wrong=0.1)),
+    "tiny-weak": Level(Phase(1200, 1.5e-3), Phase(100, 3e-4, decay=False), AnswerMix(right=0.05, wrong=0.1)),
+}
+
+
+def warm_start(
+    level: Level,
+    examples: Callable[[int], Mapping[str, Iterator[Example]]],
+    seed: int,
+    manifest: str,
+    on_progress: Callable[[str, Progress], None],
+) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
+    """Make a model of this level; minutes on one core. Same arguments, equivalent model.
+
+    `examples(seed)` gives an endless stream of fresh examples for each task; `manifest` is noted in
+    the model's configuration as the one it was made for. `on_progress` gets the name of the phase.
+    """
+    tokenizer = train_tokenizer(
+        tokenizer_texts(examples(seed), _TOKENIZER_EXAMPLES_PER_TASK), VOCABULARY_SIZE, CONTEXT_TOKENS
+    )
+    model = new_model(tiny_config(len(tokenizer), tokenizer.eos_token_id, manifest), seed)
+    streams = examples(seed + 1)
+    for name, phase, mix in (
+        ("answering", level.answering, AnswerMix()),
+        ("hiding", level.hiding, level.mix),
+    ):
+        teach(
+            model,
+            tokenizer,
+            batches(streams, _EXAMPLES_PER_TASK, mix, seed),
+            phase,
+            partial(on_progress, name),
+        )
+    return model, tokenizer
