@@ -6,13 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swarmd_protocol.codec import pack_logprobs
-from swarmd_protocol.errors import Reason
+from swarmd_protocol.codec import decode, encode, pack_logprobs
+from swarmd_protocol.envelope import SIGNATURE_DOMAIN, EnvelopeBody, EnvelopeLimits, open_envelope
+from swarmd_protocol.errors import Reason, Refusal
 from swarmd_protocol.messages import (
     BehaviourLogprobs,
     CatchUpRequest,
     CompletionMessage,
     FinishReason,
+    Kind,
     ManifestMessage,
     NodeRecordMessage,
     RolloutGroupMessage,
@@ -29,6 +31,8 @@ from swarmd_protocol.validation import (
     check_node_record,
     is_name,
 )
+
+from swarmd.identity import Identity, verify
 
 NOW_MS = 1_760_000_000_000
 LIMITS = GroupLimits(
@@ -263,3 +267,32 @@ def test_a_manifest_is_measured_in_bytes():
 )
 def test_catch_up_request(request_message, expected):
     assert check_catch_up_request(request_message, "s1") is expected
+
+
+AUTHOR = Identity.generate()
+
+
+@given(st.data())
+def test_whatever_a_hostile_author_signs_is_an_outcome(data):
+    """From bytes to verdict, with a good signature over a damaged body or a damaged payload."""
+    payload = damage(encode(GROUP), data)
+    body = EnvelopeBody(1, Kind.ROLLOUT_GROUP, "s1", AUTHOR.public_key, NOW_MS, payload)
+    body_bytes = damage(encode(body), data) if data.draw(st.booleans()) else encode(body)
+    sealed = encode((body_bytes, AUTHOR.sign(SIGNATURE_DOMAIN + body_bytes)))
+
+    envelope = open_envelope(sealed, verify, EnvelopeLimits("s1", Kind.ROLLOUT_GROUP, 600_000), NOW_MS)
+    if isinstance(envelope, Refusal):
+        return
+    group = decode(envelope.payload, RolloutGroupMessage)
+    if isinstance(group, Refusal):
+        return
+    outcome = check_group(group, LIMITS, NOW_MS)
+    assert outcome is None or isinstance(outcome, Reason)
+
+
+def damage(original: bytes, data: st.DataObject) -> bytes:
+    damaged = bytearray(original)
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = data.draw(st.integers(0, len(damaged)))
+        damaged[start : start + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    return bytes(damaged)
