@@ -1,0 +1,171 @@
+"""What a node says about itself. `status --json` and `peers --json` are these types as JSON, and the
+screen, the metrics and the last known state on disk are made from them and from nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+NodeState = Literal["starting", "training", "waiting", "stopping", "stopped"]
+
+
+class RewardStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean rewards. None where there is nothing to average yet."""
+
+    local_mean: float | None = None
+    """Of the own groups sampled during the last round, none of them left out."""
+    external_mean: float | None = None
+    """Of the peers' groups received during the last round."""
+    eval: float | None = None
+    """On the held-out tasks, at the last evaluation."""
+    recent: tuple[float, ...] = ()
+    """`local_mean` of the last rounds, oldest first."""
+
+
+class BufferStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The replay buffer."""
+
+    local: int = 0
+    external: int = 0
+    bytes: int = 0
+    rejected: dict[str, int] = {}
+    """Groups that were refused or left undrawn since the start, by reason."""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process."""
+
+    pid: int | None
+    state: str
+    restarts: int = 0
+    doing: str = ""
+    """What it said last that it is busy with, while it starts."""
+
+
+class BootstrapStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One address that the node was told to join at."""
+
+    address: str
+    is_reachable: bool
+    last_error: str | None = None
+    seconds: float = 0.0
+    """How long it has been so."""
+
+
+class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The last training step. None where a figure does not exist."""
+
+    loss: float | None = None
+    grad_norm: float | None = None
+    entropy: float | None = None
+    """Nats a token, of own samples."""
+    mean_ratio: float | None = None
+    clipped_share: float | None = None
+    step_seconds: float = 0.0
+    skipped_steps: int = 0
+    """Optimizer steps left out since the start because a number was not finite."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A node at one moment."""
+
+    peer_id: str
+    name: str = ""
+    swarm: str
+    """Name of the manifest."""
+    swarm_id: str
+    model: str
+    state: NodeState
+    round: int = 0
+    rounds: int = 0
+    """The node stops after this many. 0: it runs until stopped."""
+    policy_version: int = 0
+    uptime_seconds: float = 0.0
+    addresses: tuple[str, ...] = ()
+    """Multiaddrs under which peers reach the node."""
+    is_isolated: bool = False
+    peers: int = 0
+    """Peers connected now."""
+    bootstrap: tuple[BootstrapStatus, ...] = ()
+    reward: RewardStatus = RewardStatus()
+    buffer: BufferStatus = BufferStatus()
+    workers: dict[str, WorkerStatus] = {}
+    training: TrainingStatus = TrainingStatus()
+    rounds_per_minute: float = 0.0
+    tokens_per_second: float = 0.0
+    """Sampled by the generator."""
+    trained_groups: int = 0
+    """Groups trained on since the start."""
+    external_groups: int = 0
+    """Of these, the peers'."""
+    filled: int = 0
+    """Own groups that stood in for missing external ones, since the start."""
+    unpublished: dict[str, int] = {}
+    """Own groups that were not published, by reason."""
+    loop_lag_max_ms: float = 0.0
+    """Longest time that the daemon's event loop was blocked, since the start."""
+    resident_bytes: int = 0
+    """Memory of the daemon without its workers."""
+    waiting_for: str = ""
+    """What the node waits for, in words. Empty: nothing."""
+    problems: tuple[str, ...] = ()
+    """What a person should know or see to, one line each."""
+    versions: dict[str, str] = {}
+
+    @property
+    def external_share(self) -> float:
+        """Part of the trained groups that came from peers, 0 to 1."""
+        return self.external_groups / self.trained_groups if self.trained_groups else 0.0
+
+
+class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node knows about a peer. Name, model, round and addresses are the peer's own claims."""
+
+    peer_id: str
+    name: str = ""
+    model: str = ""
+    round: int | None = None
+    addresses: tuple[str, ...] = ()
+    accepted: int = 0
+    """Groups accepted from it."""
+    rejected: dict[str, int] = {}
+    """Messages refused, by reason."""
+    last_seen_seconds: float | None = None
+    """Since anything was heard from it."""
+
+
+class LastKnown(msgspec.Struct, frozen=True):
+    """What is kept on disk for the time when the node does not run."""
+
+    status: NodeStatus
+    peers: tuple[PeerStatus, ...] = ()
+
+
+def save_last_known(path: Path, last_known: LastKnown) -> None:
+    """Write it so that a reader sees the old file or the new one. Raises OSError, leaving the old one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(msgspec.json.encode(last_known))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_last_known(path: Path) -> LastKnown | None:
+    """The last known state, as stopped. None when there is none, or none that can be read."""
+    try:
+        last_known = msgspec.json.decode(path.read_bytes(), type=LastKnown)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    stopped = {
+        name: msgspec.structs.replace(worker, pid=None, state="stopped", doing="")
+        for name, worker in last_known.status.workers.items()
+    }
+    status = msgspec.structs.replace(
+        last_known.status, state="stopped", peers=0, workers=stopped, waiting_for=""
+    )
+    return LastKnown(status, last_known.peers)
