@@ -1,0 +1,156 @@
+"""Prometheus metrics. Every metric is named here and computed from the node's status at the moment
+of the scrape: there is no second set of books. Served over HTTP where the config asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+import psutil
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from swarmd.errors import NetworkError
+from swarmd.monitor.status import NodeStatus
+
+PREFIX = "swarmd"
+
+
+class NodeCollector(Collector):
+    """Turns a node's status into metrics."""
+
+    def __init__(self, status: Callable[[], NodeStatus]) -> None:
+        self._status = status
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a status may not exist yet when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the node, now."""
+        status = self._status()
+        yield InfoMetricFamily(
+            f"{PREFIX}_node",
+            "Who this is.",
+            {"peer_id": status.peer_id, "name": status.name, "swarm": status.swarm, "model": status.model},
+        )
+        yield from _gauges(status)
+        yield from _counters(status)
+        yield from _workers(status)
+
+
+def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
+    """A registry of its own with the node's metrics in it."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(status))
+    return registry
+
+
+class MetricsServer:
+    """Serves GET /metrics on HOST:PORT for as long as its block lasts."""
+
+    def __init__(self, listen: str, registry: CollectorRegistry) -> None:
+        self._listen = listen
+        self._registry = registry
+        application = web.Application()
+        application.router.add_get("/metrics", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+
+    async def __aenter__(self) -> MetricsServer:
+        """Open the port. Raises NetworkError when it is taken."""
+        host, _, port = self._listen.rpartition(":")
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise NetworkError(
+                f"metrics cannot be served on {self._listen} ({error.strerror or error}): "
+                f"choose another monitor.metrics_listen"
+            ) from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the port."""
+        await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._runner.addresses[0][1])
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+
+def _gauges(status: NodeStatus) -> Iterator[Metric]:
+    reward, training, buffer = status.reward, status.training, status.buffer
+    rows: list[tuple[str, str, float | None]] = [
+        ("round", "Training rounds done.", status.round),
+        ("policy_version", "Version of the policy.", status.policy_version),
+        ("uptime_seconds", "Since the node started.", status.uptime_seconds),
+        ("peers", "Peers connected.", status.peers),
+        ("reward_own", "Mean reward of own, unfiltered rollouts of the last round.", reward.local_mean),
+        ("reward_external", "Mean reward of peers' groups of the last round.", reward.external_mean),
+        ("reward_eval", "Mean reward on the held-out tasks.", reward.eval),
+        ("buffer_local_groups", "Own groups that wait for the trainer.", buffer.local),
+        ("buffer_external_groups", "Peers' groups held.", buffer.external),
+        ("buffer_bytes", "Bytes held in the replay buffer.", buffer.bytes),
+        ("loss", "Loss of the last optimizer step.", training.loss),
+        ("grad_norm", "Gradient norm before clipping.", training.grad_norm),
+        ("entropy_nats", "Entropy a token of own samples.", training.entropy),
+        ("ratio_mean", "Mean probability ratio of own tokens.", training.mean_ratio),
+        ("clipped_share", "Part of the tokens that the clip acted on.", training.clipped_share),
+        ("step_seconds", "Duration of the last training step.", training.step_seconds),
+        ("rounds_per_minute", "Rounds a minute, lately.", status.rounds_per_minute),
+        ("tokens_per_second", "Tokens sampled a second, lately.", status.tokens_per_second),
+        ("external_share", "Part of the trained groups that came from peers.", status.external_share),
+        ("loop_lag_max_seconds", "Longest block of the event loop.", status.loop_lag_max_ms / 1000),
+        ("resident_bytes", "Memory of the daemon without its workers.", status.resident_bytes),
+    ]
+    for name, text, value in rows:
+        if value is not None:
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value)
+
+
+def _counters(status: NodeStatus) -> Iterator[Metric]:
+    rows = [
+        ("trained_groups", "Groups trained on.", status.trained_groups),
+        ("external_groups", "Peers' groups trained on.", status.external_groups),
+        ("filled_groups", "Own groups that stood in for external ones.", status.filled),
+        ("skipped_steps", "Optimizer steps left out as not finite.", status.training.skipped_steps),
+    ]
+    for name, text, value in rows:
+        yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
+    by_reason = [
+        ("rejected_groups", "Groups refused or left undrawn.", status.buffer.rejected),
+        ("unpublished_groups", "Own groups that were not published.", status.unpublished),
+    ]
+    for name, text, counts in by_reason:
+        family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["reason"])
+        for reason, count in counts.items():
+            family.add_metric([reason], count)
+        yield family
+
+
+def _workers(status: NodeStatus) -> Iterator[Metric]:
+    ready = GaugeMetricFamily(f"{PREFIX}_worker_ready", "1 when the worker is ready.", labels=["worker"])
+    restarts = CounterMetricFamily(f"{PREFIX}_worker_restarts", "Times started again.", labels=["worker"])
+    resident = GaugeMetricFamily(f"{PREFIX}_worker_resident_bytes", "Its memory.", labels=["worker"])
+    for name, worker in status.workers.items():
+        ready.add_metric([name], float(worker.state == "ready"))
+        restarts.add_metric([name], worker.restarts)
+        if worker.pid is not None:
+            try:
+                resident.add_metric([name], psutil.Process(worker.pid).memory_info().rss)
+            except psutil.NoSuchProcess:
+                continue
+    yield from (ready, restarts, resident)

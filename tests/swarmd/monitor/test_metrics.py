@@ -1,0 +1,67 @@
+import os
+import socket
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sample_status import sample_status
+
+from swarmd.errors import NetworkError
+from swarmd.monitor.metrics import MetricsServer, make_registry
+from swarmd.monitor.status import RewardStatus, WorkerStatus
+
+
+async def scrape(status):
+    async with MetricsServer("127.0.0.1:0", make_registry(status)) as server:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{server.port}/metrics") as response:
+                assert response.status == 200
+                text = await response.text()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_scrape_shows_the_status_of_that_moment():
+    rounds = iter([41, 42])
+
+    def status():
+        return sample_status(round=next(rounds))
+
+    assert (await scrape(status))[("swarmd_round",)] == 41
+    assert (await scrape(status))[("swarmd_round",)] == 42
+
+
+async def test_reasons_and_workers_become_labels():
+    workers = {"trainer": WorkerStatus(pid=os.getpid(), state="ready", restarts=2)}
+    samples = await scrape(lambda: sample_status(workers=workers))
+    assert samples[("swarmd_rejected_groups_total", "no_signal")] == 41
+    assert samples[("swarmd_worker_restarts_total", "trainer")] == 2
+    assert samples[("swarmd_worker_ready", "trainer")] == 1
+    assert samples[("swarmd_worker_resident_bytes", "trainer")] > 1_000_000
+    assert samples[("swarmd_loop_lag_max_seconds",)] == pytest.approx(0.0125)
+
+
+async def test_what_is_not_known_is_left_out_and_not_zero():
+    samples = await scrape(lambda: sample_status(reward=RewardStatus(local_mean=0.5)))
+    assert samples[("swarmd_reward_own",)] == 0.5
+    assert ("swarmd_reward_eval",) not in samples
+
+
+async def test_a_worker_that_is_gone_does_not_break_the_scrape():
+    workers = {"trainer": WorkerStatus(pid=2**22 + 1, state="restarting")}
+    samples = await scrape(lambda: sample_status(workers=workers))
+    assert samples[("swarmd_worker_ready", "trainer")] == 0
+    assert ("swarmd_worker_resident_bytes", "trainer") not in samples
+
+
+async def test_a_taken_port_is_one_line():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NetworkError, match=r"metrics_listen"):
+            async with MetricsServer(listen, make_registry(sample_status)):
+                pass
