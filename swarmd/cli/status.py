@@ -1,0 +1,69 @@
+"""`swarmd status`: what a node does now, or its last known state once it does not run."""
+
+from __future__ import annotations
+
+import msgspec
+import typer
+
+from swarmd.cli.columns import columns, counts, printable, span
+from swarmd.cli.options import HomeOption, JsonOption, chosen_home
+from swarmd.monitor.control import current_or_last_known
+from swarmd.monitor.status import NodeStatus
+
+__all__ = ["describe", "status"]
+
+
+def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show what a node does, or its last known state."""
+    chosen = chosen_home(home)
+    known = current_or_last_known(chosen)
+    if as_json:
+        never_ran = NodeStatus(peer_id="", swarm="", swarm_id="", model="", state="stopped")
+        typer.echo(msgspec.json.encode(known.status if known else never_ran).decode())
+    elif known is None:
+        typer.echo(f"stopped: no node has run in {chosen.folder}")
+    else:
+        typer.echo(describe(known.status))
+
+
+def describe(status: NodeStatus) -> str:
+    """The status as lines for a person."""
+    state = f"{status.state}, waiting for {status.waiting_for}" if status.waiting_for else status.state
+    of_rounds = f" of {status.rounds}" if status.rounds else ""
+    rows = [
+        ("node", f"{status.peer_id} {status.name}".strip()),
+        ("swarm", f"{status.swarm} ({status.swarm_id[:16]})"),
+        ("model", status.model),
+        ("state", state),
+        ("round", f"{status.round}{of_rounds}, {status.rounds_per_minute:.1f} a minute"),
+        ("policy version", str(status.policy_version)),
+        ("reward", _rewards(status)),
+        ("buffer", f"{status.buffer.local} own, {status.buffer.external} external groups"),
+        ("external share", f"{status.external_share:.0%} of the groups trained on"),
+        ("peers", "isolated" if status.is_isolated else str(status.peers)),
+        ("up", span(status.uptime_seconds)),
+    ]
+    rows += [("address", address) for address in status.addresses]
+    for entry in status.bootstrap:
+        failed = f"not reachable ({entry.last_error or 'not dialled yet'})"
+        seen = "reachable" if entry.is_reachable else failed
+        rows.append(("bootstrap", f"{entry.address}: {seen} for {span(entry.seconds)}"))
+    for name, worker in status.workers.items():
+        doing = f", {worker.doing}" if worker.doing else ""
+        rows.append((f"worker {name}", f"{worker.state}{doing}, {worker.restarts} restarts"))
+    if status.buffer.rejected:
+        rows.append(("rejected", counts(status.buffer.rejected)))
+    if status.unpublished:
+        rows.append(("unpublished", counts(status.unpublished)))
+    lines = [columns(rows)]
+    lines += [f"problem: {printable(problem)}" for problem in status.problems]
+    return "\n".join(lines)
+
+
+def _rewards(status: NodeStatus) -> str:
+    named = (
+        ("own", status.reward.local_mean),
+        ("external", status.reward.external_mean),
+        ("held-out", status.reward.eval),
+    )
+    return ", ".join(f"{name} {value:.3f}" for name, value in named if value is not None) or "none yet"

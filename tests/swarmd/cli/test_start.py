@@ -1,0 +1,38 @@
+"""`swarmd start` up to the point where the node takes over."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from swarmd.cli.app import run_command_line
+from swarmd.paths import Home
+
+StartNode = Callable[[str], "Popen[str]"]
+
+
+def test_home_in_use_is_exit_3_naming_the_holder(
+    node: StartNode, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = node("answers")
+    for more in ([], ["--detach"]):
+        assert run_command_line(["start", "--isolated", "--home", str(home.folder), *more]) == 3
+        printed = capsys.readouterr().err
+        assert f"in use by the node with process id {process.pid}" in printed
+        assert len(printed.splitlines()) == 1
+
+
+def test_home_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert run_command_line(["start", "--isolated", "--home", str(tmp_path / "file" / "home")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_folder_without_a_model_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    home = tmp_path / "home"
+    code = run_command_line(["start", "--model", str(tmp_path / "model"), "--home", str(home)])
+    assert code == 2
+    assert str(tmp_path / "model") in capsys.readouterr().err
+    assert not home.exists()

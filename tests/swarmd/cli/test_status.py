@@ -1,0 +1,59 @@
+"""`swarmd status` of a running node, of a stopped one, and of a home without any."""
+
+import json
+from collections.abc import Callable
+from subprocess import Popen
+
+import pytest
+
+from swarmd.cli.app import run_command_line
+from swarmd.paths import Home
+
+StartNode = Callable[[str], "Popen[str]"]
+
+
+def test_running_node_is_shown_with_what_it_waits_for(
+    node: StartNode, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node("answers")
+    assert run_command_line(["status", "--home", str(home.folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "state training, waiting for peers" in shown
+    assert "round 60 of 100" in shown
+    assert "external share 25% of" in shown
+    assert "up 1 h 1 min" in shown
+    assert "bootstrap /ip4/10.0.0.9/tcp/1: not reachable (refused) for 1 min 5 s" in shown
+
+
+def test_json_keeps_the_contract(node: StartNode, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    node("answers")
+    assert run_command_line(["status", "--json", "--home", str(home.folder)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["state"] == "training"
+    contract = (
+        "peer_id swarm swarm_id model state round policy_version uptime_seconds addresses peers reward buffer "
+        "workers versions"
+    )
+    assert set(contract.split()) <= set(shown)
+    assert set(shown["reward"]) >= {"local_mean", "external_mean", "eval"}
+    assert set(shown["buffer"]) >= {"local", "external", "bytes", "rejected"}
+
+
+def test_stopped_node_shows_its_last_known_state(
+    node: StartNode, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node("answers")
+    assert run_command_line(["stop", "--home", str(home.folder)]) == 0
+    capsys.readouterr()
+    assert run_command_line(["status", "--json", "--home", str(home.folder)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["state"] == "stopped"
+    assert shown["round"] == 60
+
+
+def test_home_without_a_node_is_stopped_too(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["status", "--json", "--home", str(home.folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "stopped"
+    assert run_command_line(["status", "--home", str(home.folder)]) == 0
+    assert "no node has run in" in capsys.readouterr().out
+    assert not home.folder.exists()
