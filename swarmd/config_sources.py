@@ -116,7 +116,7 @@ def _from_file(path: Path, may_be_missing: bool = False) -> dict[str, _Given]:
         with path.open("rb") as file:
             document = tomllib.load(file)
     except OSError as error:
-        if may_be_missing and isinstance(error, FileNotFoundError):
+        if may_be_missing and isinstance(error, FileNotFoundError | NotADirectoryError):
             return {}
         raise ConfigError(f"config file {path} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

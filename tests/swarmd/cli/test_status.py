@@ -31,8 +31,8 @@ def test_json_keeps_the_contract(node: StartNode, home: Home, capsys: pytest.Cap
     shown = json.loads(capsys.readouterr().out)
     assert shown["state"] == "training"
     contract = (
-        "peer_id swarm swarm_id model state round policy_version uptime_seconds addresses peers reward buffer "
-        "workers versions"
+        "peer_id swarm swarm_id model state round policy_version uptime_seconds addresses peers reward "
+        "buffer workers versions"
     )
     assert set(contract.split()) <= set(shown)
     assert set(shown["reward"]) >= {"local_mean", "external_mean", "eval"}
