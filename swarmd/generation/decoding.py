@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from swarmd.errors import GenerationError
 from swarmd.generation.kv_cache import RowCache
 from swarmd.generation.sampling import choose_tokens
 
-__all__ = ["DecodedRow", "PromptRows", "decode_batch"]
+__all__ = ["DecodedRow", "PromptRows", "check_decoding", "decode_batch"]
+
+_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+"""Nats by which decoding may differ from running the whole text at once."""
 
 _Forward = Callable[[Tensor, Tensor, Tensor, DynamicCache | RowCache], Tensor]
 
@@ -97,6 +101,34 @@ def decode_batch(
         )
         positions_B = positions_B + 1
     return _to_rows(sampled_RT, logprobs_RT, lengths_R, stopped_R)
+
+
+@torch.inference_mode()
+def check_decoding(model: Any) -> None:
+    """Compare the log-probabilities of `decode_batch` with the model's own plain forward.
+
+    Raises:
+        GenerationError: they differ, or the model cannot be run this way: it keeps more than keys
+            and values of what it has read.
+    """
+    first_tokens = [index * 37 % int(model.config.get_text_config().vocab_size) for index in range(7)]
+    prompts = [first_tokens, first_tokens[:3]]
+    nothing_ends = torch.empty(0, dtype=torch.long, device=model.device)
+    uniforms = [torch.zeros(3), torch.zeros(3)]
+    kind = model.config.model_type
+    try:
+        rows = decode_batch(model, [PromptRows(ids, uniforms) for ids in prompts], 0.0, nothing_ends)
+    except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+        raise GenerationError(f"models of type {kind} cannot be decoded by this engine: {error}") from error
+    for ids, row in zip(prompts, rows[::2], strict=True):
+        text = torch.tensor([[*ids, *row.token_ids_T]], device=model.device)
+        logprobs_TV = torch.log_softmax(model(input_ids=text).logits[0, len(ids) - 1 : -1].float(), dim=-1)
+        plain_T = logprobs_TV.gather(-1, text[0, len(ids) :, None]).squeeze(-1).cpu()
+        gap = float((plain_T - torch.tensor(row.logprobs_T)).abs().max())
+        if not gap <= _CHECK_TOLERANCE[model.dtype]:
+            raise GenerationError(
+                f"models of type {kind} cannot be decoded by this engine: it is {gap:.3g} nats off"
+            )
 
 
 def _prefill(

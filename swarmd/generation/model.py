@@ -63,10 +63,19 @@ def replace_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:
 
 
 def end_token_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
-    """Every token that ends a completion; a model may name more than its tokenizer."""
+    """Every token that ends a completion; a model may name more than its tokenizer.
+
+    Raises:
+        GenerationError: the tokenizer's end token is beyond the model's vocabulary.
+    """
+    end, vocabulary = end_token_id(tokenizer), int(model.config.get_text_config().vocab_size)
+    if end >= vocabulary:
+        raise GenerationError(
+            f"the tokenizer ends with token {end}, the model has {vocabulary}: they do not belong together"
+        )
     named = model.generation_config.eos_token_id
     more = named if isinstance(named, list) else [] if named is None else [named]
-    return sorted({end_token_id(tokenizer), *map(int, more)})
+    return sorted({end, *map(int, more)})
 
 
 def memory_cost(config: Any, dtype: torch.dtype) -> MemoryCost:

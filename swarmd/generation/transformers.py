@@ -14,7 +14,7 @@ import torch
 
 from swarmd.errors import GenerationError
 from swarmd.generation.batching import Part, plan_batches
-from swarmd.generation.decoding import DecodedRow, PromptRows, decode_batch
+from swarmd.generation.decoding import DecodedRow, PromptRows, check_decoding, decode_batch
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.messages import (
     GeneratorReady,
@@ -74,12 +74,14 @@ class TransformersEngine:
 
         Raises:
             ConfigError: the device does not exist or does not work.
-            GenerationError: the folder cannot be loaded.
+            GenerationError: the folder cannot be loaded, or the model is of a kind that this engine
+                decodes wrongly.
         """
         torch.set_num_threads(choose_threads(settings.threads))
         compute = choose_compute(settings.device, settings.dtype)
         tokenizer = load_tokenizer(settings.model_path)
-        model = load_model(settings.model_path, compute.dtype).to(compute.device)
+        model = load_model(settings.model_path, compute.dtype).eval().to(compute.device)
+        check_decoding(model)
         batch_bytes = _CPU_BATCH_BYTES
         if compute.device.type == "cuda":
             batch_bytes = int(torch.cuda.mem_get_info(compute.device)[0] * _GPU_BATCH_SHARE)
