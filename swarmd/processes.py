@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from swarmd.config import Config
 from swarmd.generation.generator import Generator
@@ -78,7 +78,7 @@ class Processes:
         assert self.trainer_ready is not None
         return self.trainer_ready
 
-    def _worker(self, module: str, on_start: Callable[[Worker], object], name: str = "") -> Worker:
+    def _worker(self, module: str, on_start: Callable[[Worker], Awaitable[None]], name: str = "") -> Worker:
         limits = self._config.workers
         name = name or module
         return Worker(

@@ -1,0 +1,186 @@
+"""The network side of a node that is not isolated: transport, publisher, subscriber, records,
+catch-up and peer book, built for one swarm and introduced to each other.
+
+Network trouble never reaches training: what fails here is told in the status and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from swarmd_protocol.envelope import EnvelopeLimits
+from swarmd_protocol.messages import Kind, NodeRecordMessage
+from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
+from swarmd_protocol.validation import GroupLimits
+
+from swarmd import __version__
+from swarmd.config import Config
+from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
+from swarmd.gossip.dialer import Backoff
+from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
+from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
+from swarmd.gossip.publisher import Author, Publisher
+from swarmd.gossip.records import NodeRecords, record_check
+from swarmd.gossip.subscriber import Subscriber
+from swarmd.identity import Identity, verify
+from swarmd.loops.state import LoopState
+from swarmd.paths import Home
+from swarmd.tasks.manifest import Manifest
+
+log = logging.getLogger("swarmd.network")
+
+PEERS_SAVE_SECONDS = 60.0
+PEERS_LOOK_SECONDS = 5.0
+
+
+class Network:
+    """What a node needs to take part in a swarm. Use as `async with`."""
+
+    def __init__(
+        self, config: Config, home: Home, identity: Identity, manifest: Manifest, model: str, state: LoopState
+    ) -> None:
+        gossip = config.gossip
+        self._config = config
+        self._home = home
+        self._manifest = manifest
+        self._model = model
+        self._state = state
+        self._name = config.node.name
+        self._author = Author(manifest.swarm_id, identity.public_key, identity.sign)
+        self._group_limits = GroupLimits(
+            group_size_min=manifest.group_size_min,
+            group_size_max=manifest.group_size_max,
+            max_completion_characters=manifest.max_completion_characters,
+            max_completion_tokens=manifest.max_new_tokens + 1,
+            task_digests=manifest.task_digests,
+            held_out=manifest.held_out,
+            max_age_ms=int(gossip.max_message_age_seconds * 1000),
+            max_skew_ms=int(gossip.max_clock_skew_seconds * 1000),
+        )
+        self.transport = Libp2pTransport(
+            Libp2pSettings(
+                identity_path=home.identity_key,
+                peer_id=identity.peer_id,
+                runtime_folder=home.runtime,
+                listen=config.swarm.listen,
+                join=config.swarm.join,
+                startup_timeout_seconds=gossip.startup_timeout_seconds,
+                redial=Backoff(gossip.redial_min_seconds, gossip.redial_max_seconds),
+            ),
+            record_check(verify),
+        )
+        self.peers = PeerBook(identity.peer_id)
+        self._recent = RecentGroups(
+            max(1, gossip.catch_up_groups), gossip.catch_up_bytes, self._group_limits.max_age_ms
+        )
+        self._subscription = self.transport.subscribe(
+            rollouts_topic(manifest.swarm_id), gossip.receive_queue_messages
+        )
+        self.subscriber = Subscriber(
+            identity.peer_id,
+            self._subscription,
+            verify,
+            EnvelopeLimits(
+                manifest.swarm_id,
+                Kind.ROLLOUT_GROUP,
+                self._group_limits.max_age_ms,
+                self._group_limits.max_skew_ms,
+                manifest.max_message_bytes,
+            ),
+            self._group_limits,
+            self.peers,
+            self._recent,
+        )
+
+    async def __aenter__(self) -> Network:
+        """Bring the transport up. Raises NetworkError when p2pd does not start."""
+        self.transport.add_known_peers(load_known_peers(self._home.peers_file))
+        server = CatchUpServer(
+            self._manifest.swarm_id,
+            self._recent,
+            self._config.gossip.catch_up_groups,
+            self._config.gossip.catch_up_bytes,
+        )
+        self.transport.serve(CATCH_UP_PROTOCOL, server.answer)
+        await self.transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        """Take it down; peers are remembered for the next run."""
+        self._save_peers()
+        await self.transport.__aexit__(None, None, None)
+
+    def publisher(self, tokenizer_fingerprint: str) -> Publisher:
+        """The publisher, once the tokenizer is known."""
+        return Publisher(
+            self.transport,
+            self._author,
+            self._group_limits,
+            self._manifest.max_message_bytes,
+            self._model,
+            tokenizer_fingerprint if self._config.gossip.share_logprobs else None,
+            self._recent,
+        )
+
+    async def run(self) -> None:
+        """Keep records, catch up once, and remember peers, until cancelled."""
+        gossip = self._config.gossip
+        records = NodeRecords(
+            self.transport,
+            self._author,
+            self._describe,
+            self._manifest.to_toml(),
+            self.peers,
+            verify,
+            gossip.record_interval_seconds,
+            gossip.record_ttl_seconds,
+            gossip.max_clock_skew_seconds,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(records.run(), name="records")
+            tasks.create_task(self._catch_up(), name="catch-up")
+            tasks.create_task(self._remember_peers(), name="peers")
+
+    async def _catch_up(self) -> None:
+        gossip = self._config.gossip
+        if gossip.catch_up_groups == 0:
+            return
+        result = await CatchUp(
+            self.transport,
+            self._manifest.swarm_id,
+            self._subscription,
+            gossip.catch_up_groups,
+            gossip.catch_up_bytes,
+            gossip.max_message_age_seconds,
+        ).run()
+        if result.envelopes:
+            log.info("caught up: %d groups from %d peers", result.envelopes, result.peers)
+
+    async def _remember_peers(self) -> None:
+        saved_at = time.monotonic()
+        while True:
+            await asyncio.sleep(PEERS_LOOK_SECONDS)
+            self.peers.note_connected(self.transport.state.connected)
+            if time.monotonic() - saved_at > PEERS_SAVE_SECONDS:
+                saved_at = time.monotonic()
+                self._save_peers()
+
+    def _save_peers(self) -> None:
+        try:
+            save_known_peers(self._home.peers_file, self.peers.known_peers(), self.transport.state.connected)
+        except OSError as error:
+            # A convenience for the next run; this one goes on without.
+            log.warning("peers cannot be remembered: %s", error.strerror or error)
+
+    def _describe(self) -> NodeRecordMessage:
+        return NodeRecordMessage(
+            name=self._name,
+            model=self._model,
+            software=f"swarmd {__version__}",
+            round=self._state.round,
+            policy_version=self._state.policy_version,
+            addresses=self.transport.state.addresses[:16],
+            created_ms=int(time.time() * 1000),
+        )

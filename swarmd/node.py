@@ -1,0 +1,356 @@
+"""The node: builds the rooms, introduces them to each other, and owns every task.
+
+Life of a node: lock the home, load identity, manifest and model; start network and workers; run the
+loops until asked to stop or out of rounds; save a checkpoint; stop everything within the contract's
+15 seconds. A worker that fails for good ends the node the same way, with a non-zero exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+
+from swarmd.config import Config
+from swarmd.errors import SwarmdError, WorkerError
+from swarmd.identity import Identity
+from swarmd.loops.evaluate import EvaluateLoop
+from swarmd.loops.receive import ReceiveLoop
+from swarmd.loops.rollout import RolloutLoop, Sampling
+from swarmd.loops.state import LoopState, SavedState
+from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.models.resolve import ModelFolder, resolve
+from swarmd.monitor.control_server import ControlServer
+from swarmd.monitor.history import History
+from swarmd.monitor.log import set_up_log
+from swarmd.monitor.loop_lag import LoopLag
+from swarmd.monitor.metrics import MetricsServer, make_registry
+from swarmd.monitor.status import LastKnown, save_last_known
+from swarmd.observe import Observer
+from swarmd.paths import Home, lock_identity
+from swarmd.processes import Processes
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.sampler import Sampler
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.source import TaskSource, held_out_tasks
+from swarmd.training.messages import TrainerReady
+from swarmd.workers.supervisor import WorkerEvent
+
+if TYPE_CHECKING:
+    from swarmd.network import Network
+
+log = logging.getLogger("swarmd.node")
+
+SAVE_SECONDS = 8.0
+"""Deadline of the last checkpoint, so that stopping stays within the contract's 15 seconds."""
+CHECKPOINT_SECONDS = 120.0
+LAST_KNOWN_SECONDS = 5.0
+
+
+def run_node(config: Config, home: Home, *, console: bool) -> int:
+    """Run a node until it is done or asked to stop. Returns the exit code.
+
+    Raises SwarmdError, one line for a person, when the node cannot start or cannot go on.
+    """
+    home.prepare()
+    with home.lock():
+        model = resolve(config.model.name)
+        manifest = Manifest.load(config.swarm.manifest or model.manifest_hint)
+        identity = Identity.load_or_create(home.identity_key)
+        set_up_log(
+            home.log_file,
+            level=config.monitor.log_level,
+            max_bytes=config.monitor.log_bytes,
+            json_lines=config.node.json_logs,
+            to_stderr=console,
+        )
+        with lock_identity(identity.peer_id), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(Node(config, home, model, manifest, identity).run())
+    return 0
+
+
+class Node:
+    """One node. Its rooms are built here; what they do stands in the rooms and the loops."""
+
+    def __init__(
+        self, config: Config, home: Home, model: ModelFolder, manifest: Manifest, identity: Identity
+    ) -> None:
+        self._config = config
+        self._home = home
+        self._manifest = manifest
+        self._identity = identity
+        self._model = model
+        self._state = LoopState()
+        self._stop = asyncio.Event()
+        self._failure: SwarmdError | None = None
+        self._source: TaskSource | None = None
+        self._processes = Processes(config, home, model, manifest, self._state, self._note_worker)
+        replay = config.replay
+        self._buffer = ReplayBuffer(
+            capacity_groups=replay.capacity_groups,
+            capacity_bytes=replay.capacity_bytes,
+            peer_share=replay.peer_share,
+            max_age_seconds=replay.max_age_seconds,
+            max_policy_lag=replay.max_policy_lag,
+            max_uses=replay.max_uses,
+            clock=time.monotonic,
+        )
+        self._network: Network | None = None
+        if not config.swarm.isolated:
+            # hivemind takes seconds and 200 MB to import: a node that is alone does without.
+            from swarmd.network import Network
+
+            self._network = Network(config, home, identity, manifest, model.name, self._state)
+        self._loop_lag = LoopLag()
+        self._history = History(home.history, max_rounds=config.monitor.history_rounds)
+        self._observer = Observer(
+            peer_id=identity.peer_id,
+            name=config.node.name or identity.peer_id[-6:],
+            config=config,
+            model=model,
+            manifest=manifest,
+            loops=self._state,
+            processes=self._processes,
+            buffer=self._buffer,
+            history=self._history,
+            loop_lag=self._loop_lag,
+            network=self._network,
+        )
+
+    async def run(self) -> None:
+        """Run until asked to stop or out of rounds. Raises SwarmdError when the node cannot go on."""
+        self._listen_to_signals()
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._history)
+            await stack.enter_async_context(
+                ControlServer(
+                    self._home.control_socket,
+                    status=self._observer.status,
+                    peers=self._observer.peers,
+                    stop=self._stop.set,
+                )
+            )
+            if self._config.monitor.metrics_listen:
+                await stack.enter_async_context(
+                    MetricsServer(self._config.monitor.metrics_listen, make_registry(self._observer.status))
+                )
+            async with self._background():
+                await self._until_stop(self._lead())
+                self._observer.state = "stopping"
+                await self._save("at the end", SAVE_SECONDS)
+            self._observer.state = "stopped"
+            self._keep_last_known()
+        if self._failure is not None:
+            raise self._failure
+
+    @contextlib.asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        """What runs from start to end, whatever the loops do: workers, status on disk, loop lag."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._guard(worker.run()), name=worker.name)
+                for worker in self._processes.workers
+            ]
+            tasks.append(group.create_task(self._loop_lag.run(), name="loop lag"))
+            tasks.append(group.create_task(self._keep_last_known_fresh(), name="last known state"))
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _lead(self) -> None:
+        """From the first start of the workers to the last round."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._network is not None:
+                await stack.enter_async_context(self._network)
+                log.info("listening on %s", ", ".join(self._network.transport.state.addresses))
+            ready = await self._processes.wait_ready()
+            self._resume(ready)
+            self._observer.state = "training"
+            async with asyncio.TaskGroup() as group:
+                companions = [group.create_task(work) for work in self._loops(ready)]
+                await self._train_loop().run(self._state)
+                for task in companions:
+                    task.cancel()
+
+    def _loops(self, ready: TrainerReady) -> list[Coroutine[Any, Any, None]]:
+        """Everything that goes on beside training."""
+        processes, config = self._processes, self._config
+        assert self._source is not None
+        rollout = RolloutLoop(
+            peer_id=self._identity.peer_id,
+            manifest=self._manifest,
+            sampling=Sampling(
+                group_size=config.rollout.group_size,
+                batch_questions=config.rollout.batch_questions,
+                max_new_tokens=processes.max_new_tokens,
+                temperature=config.rollout.temperature,
+                max_ahead=config.schedule.max_ahead,
+            ),
+            source=self._source,
+            generator=processes.generator,
+            verifier=processes.verifier,
+            buffer=self._buffer,
+            publisher=self._network.publisher(ready.tokenizer_fingerprint) if self._network else None,
+            seeds=self._random("sampling"),
+        )
+        loops = [rollout.run(self._state), WeightsLoop(processes.generator).run(self._state)]
+        if config.schedule.eval_every_rounds:
+            evaluate = EvaluateLoop(
+                manifest=self._manifest,
+                tasks=held_out_tasks(self._manifest, config.schedule.eval_tasks),
+                every_rounds=config.schedule.eval_every_rounds,
+                max_new_tokens=processes.max_new_tokens,
+                generator=processes.generator,
+                verifier=processes.verifier,
+            )
+            loops.append(evaluate.run(self._state))
+        if self._network is not None:
+            receive = ReceiveLoop(
+                manifest=self._manifest,
+                subscriber=self._network.subscriber,
+                verifier=processes.verifier,
+                buffer=self._buffer,
+                peers=self._network.peers,
+                verifiers=config.rewards.verifiers,
+            )
+            loops += [receive.run(self._state), self._network.run()]
+        return loops
+
+    def _train_loop(self) -> TrainLoop:
+        replay = self._config.replay
+        sampler = Sampler(
+            self._buffer,
+            local_groups=replay.local_groups,
+            external_groups=replay.external_groups,
+            generator=self._random("replay"),
+        )
+        return TrainLoop(sampler, self._processes.trainer, self._config.node.rounds, self._note_round)
+
+    def _random(self, purpose: str) -> random.Random:
+        """A generator of this node's own, another one for each purpose and each run."""
+        position = self._source.position if self._source else 0
+        return random.Random(f"{self._identity.peer_id}/{self._config.node.seed}/{purpose}/{position}")
+
+    def _resume(self, ready: TrainerReady) -> None:
+        """Go on where the checkpoint stands, or begin."""
+        saved = SavedState()
+        if ready.node_state is not None:
+            saved = msgspec.msgpack.decode(ready.node_state, type=SavedState)
+            log.info("resumed from %s at round %d", ready.resumed_from, saved.round)
+        self._state.round = saved.round
+        self._state.own_reward_total = saved.own_reward_total
+        self._source = TaskSource(
+            self._manifest, self._identity.peer_id, self._config.node.seed, saved.source_position
+        )
+        self._observer.notes += ready.notes
+        if self._processes.generator_ready and self._processes.generator_ready.note:
+            self._observer.notes.append(self._processes.generator_ready.note)
+
+    async def _note_round(self, done: Round) -> None:
+        """Book a round, and save a checkpoint when it is time."""
+        await self._history.append(self._observer.note_round(done))
+        every = self._config.schedule.checkpoint_every_rounds
+        if every and done.number % every == 0:
+            await self._save(f"after round {done.number}", CHECKPOINT_SECONDS)
+
+    async def _save(self, when: str, timeout_seconds: float) -> None:
+        """Have the trainer write a checkpoint. A failure is told and does not end the node."""
+        if self._source is None:
+            return
+        saved = SavedState(
+            round=self._state.round,
+            source_position=self._source.position,
+            own_reward_total=self._state.own_reward_total,
+        )
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = await self._processes.trainer.save(
+                    msgspec.msgpack.encode(saved), self._state.round, timeout_seconds
+                )
+        except (WorkerError, TimeoutError) as error:
+            self._observer.save_problem = f"no checkpoint {when}: {error or 'the trainer was busy too long'}"
+            log.warning("%s", self._observer.save_problem)
+        else:
+            self._observer.save_problem = ""
+            log.info("checkpoint %s: %s", when, reply.path)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part without which the node cannot go on: its error ends the node in order."""
+        try:
+            await work
+        except SwarmdError as error:
+            self._fail(error)
+
+    def _fail(self, error: SwarmdError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._stop.set()
+
+    async def _until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` until it is done or the node is asked to stop."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            log.info("asked to stop")
+        except SwarmdError as error:
+            self._fail(error)
+        except ExceptionGroup as errors:
+            known, unknown = errors.split(SwarmdError)
+            if unknown is not None or known is None:
+                raise
+            self._fail(_first(known))
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            # The second signal: at once. The kernel ends the children with us.
+            os._exit(1)
+        self._stop.set()
+
+    def _note_worker(self, event: WorkerEvent) -> None:
+        level = logging.WARNING if event.kind == "failed" else logging.INFO
+        log.log(level, "%s worker %s%s", event.worker, event.kind, f": {event.text}" if event.text else "")
+
+    async def _keep_last_known_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(LAST_KNOWN_SECONDS)
+            self._keep_last_known()
+
+    def _keep_last_known(self) -> None:
+        try:
+            save_last_known(
+                self._home.status_file, LastKnown(self._observer.status(), self._observer.peers())
+            )
+        except OSError as error:
+            log.warning("the last known state cannot be saved: %s", error.strerror or error)
+
+
+def _first(errors: ExceptionGroup[SwarmdError]) -> SwarmdError:
+    """The first of our own errors in a group; the rest follow from it or say the same."""
+    inner: BaseException = errors
+    while isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[0]
+    assert isinstance(inner, SwarmdError)
+    return inner

@@ -1,0 +1,267 @@
+"""What the node shows of itself: the status and the peer list are put together here from the rooms,
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import psutil
+
+from swarmd import __version__
+from swarmd.config import Config
+from swarmd.loops.state import LoopState
+from swarmd.loops.train import Round
+from swarmd.models.resolve import ModelFolder
+from swarmd.monitor.history import History, RoundRecord
+from swarmd.monitor.loop_lag import LoopLag
+from swarmd.monitor.status import (
+    BootstrapStatus,
+    BufferStatus,
+    NodeState,
+    NodeStatus,
+    PeerStatus,
+    RewardStatus,
+    TrainingStatus,
+    WorkerStatus,
+)
+from swarmd.processes import Processes
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.tasks.manifest import Manifest
+
+if TYPE_CHECKING:
+    from swarmd.network import Network
+
+RECENT_ROUNDS = 200
+RATE_SECONDS = 60.0
+_LIBRARIES = ("torch", "transformers", "hivemind", "reasoning-gym")
+
+
+@dataclass
+class Observer:
+    """Reads the rooms. Keeps only what a rate or a sparkline needs."""
+
+    peer_id: str
+    name: str
+    config: Config
+    model: ModelFolder
+    manifest: Manifest
+    loops: LoopState
+    processes: Processes
+    buffer: ReplayBuffer
+    history: History
+    loop_lag: LoopLag
+    network: Network | None
+    state: NodeState = "starting"
+    last_round: Round | None = None
+    notes: list[str] = field(default_factory=list)
+    """What was said at the start and stays true: a GPU that does not work, a checkpoint passed over."""
+    save_problem: str = ""
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    _marks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+
+    def __post_init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._process = psutil.Process()
+        self._versions = {"swarmd": __version__, "python": platform.python_version()} | {
+            name: version(name) for name in _LIBRARIES
+        }
+        self._marks.append((self._started_at, 0, 0))
+
+    def note_round(self, done: Round) -> RoundRecord:
+        """Take in a round that has just ended; returns its row for the history."""
+        loops, metrics, batch = self.loops, done.metrics, done.batch
+        self.last_round = done
+        if loops.local_mean is not None:
+            self._recent.append(loops.local_mean)
+        self._marks.append((time.monotonic(), loops.round, loops.generated_tokens))
+        stats = self.buffer.stats()
+        return RoundRecord(
+            round=done.number,
+            ended_at=time.time(),
+            policy_version=loops.policy_version,
+            own_reward=loops.local_mean,
+            external_reward=loops.external_mean,
+            eval_reward=loops.eval_reward,
+            local_groups=len(batch.groups) - batch.external,
+            external_groups=batch.external,
+            filled_groups=batch.filled,
+            groups_with_signal=metrics.groups_with_signal,
+            peers=len(self._connected()),
+            buffer_local=stats.local,
+            buffer_external=stats.external,
+            tokens=metrics.tokens,
+            loss=metrics.loss,
+            grad_norm=metrics.grad_norm,
+            entropy=metrics.entropy,
+            mean_ratio=metrics.mean_ratio,
+            clipped_share=metrics.clipped_share,
+            updates=metrics.updates,
+            skipped_updates=metrics.skipped_updates,
+            step_seconds=done.step_seconds,
+            wait_seconds=done.wait_seconds,
+            loop_lag_max_ms=self.loop_lag.take_recent_ms(),
+            resident_bytes=self._process.memory_info().rss,
+        )
+
+    def status(self) -> NodeStatus:
+        """The node now."""
+        loops, stats = self.loops, self.buffer.stats()
+        rounds_per_minute, tokens_per_second = self._rates()
+        return NodeStatus(
+            peer_id=self.peer_id,
+            name=self.name,
+            swarm=self.manifest.name,
+            swarm_id=self.manifest.swarm_id,
+            model=self.model.name,
+            state=self._state(),
+            round=loops.round,
+            rounds=self.config.node.rounds,
+            policy_version=loops.policy_version,
+            uptime_seconds=time.monotonic() - self._started_at,
+            addresses=self.network.transport.state.addresses if self.network else (),
+            is_isolated=self.network is None,
+            peers=len(self._connected()),
+            bootstrap=self._bootstrap(),
+            reward=RewardStatus(
+                local_mean=loops.local_mean,
+                external_mean=loops.external_mean,
+                eval=loops.eval_reward,
+                recent=tuple(self._recent),
+            ),
+            buffer=BufferStatus(
+                local=stats.local,
+                external=stats.external,
+                bytes=stats.bytes,
+                rejected=self._rejected(stats.dropped),
+            ),
+            workers={
+                worker.name: WorkerStatus(
+                    pid=worker.pid, state=worker.state, restarts=worker.restarts, doing=worker.progress
+                )
+                for worker in self.processes.workers
+            },
+            training=self._training(),
+            rounds_per_minute=rounds_per_minute,
+            tokens_per_second=tokens_per_second,
+            trained_groups=loops.trained_groups,
+            external_groups=loops.external_used,
+            filled=loops.filled,
+            unpublished=dict(loops.unpublished),
+            loop_lag_max_ms=self.loop_lag.max_ms,
+            resident_bytes=self._process.memory_info().rss,
+            waiting_for=self._waiting_for(),
+            problems=self._problems(),
+            versions=self._versions,
+        )
+
+    def peers(self) -> tuple[PeerStatus, ...]:
+        """What is known about peers now."""
+        if self.network is None:
+            return ()
+        return tuple(
+            PeerStatus(
+                peer_id=view.peer_id,
+                name=view.name,
+                model=view.model,
+                round=view.round,
+                addresses=view.addresses,
+                accepted=view.accepted,
+                rejected=view.rejected,
+                last_seen_seconds=view.last_seen_seconds,
+            )
+            for view in self.network.peers.views(self._connected())
+        )
+
+    def _connected(self) -> tuple[str, ...]:
+        return tuple(self.network.transport.state.connected) if self.network else ()
+
+    def _state(self) -> NodeState:
+        if self.state == "training" and "train" in self.loops.waiting and self._starved():
+            return "waiting"
+        return self.state
+
+    def _starved(self) -> bool:
+        """Whether nothing is under way that would end the trainer's wait: no sampling either."""
+        return "rollout" in self.loops.waiting or bool(self.loops.problems)
+
+    def _waiting_for(self) -> str:
+        if self.state == "starting":
+            busy = [w for w in self.processes.workers if w.state != "ready"]
+            return ", ".join(f"{w.name}: {w.progress or w.state}" for w in busy)
+        waiting = self.loops.waiting
+        if "train" in waiting:
+            return f"trainer waits for {waiting['train']}"
+        if "rollout" in waiting:
+            return f"sampling waits for {waiting['rollout']}"
+        return ""
+
+    def _rates(self) -> tuple[float, float]:
+        """Rounds a minute and sampled tokens a second over the last minute, or since the first round."""
+        now = time.monotonic()
+        recent = [mark for mark in self._marks if now - mark[0] <= RATE_SECONDS]
+        if not recent:
+            return 0.0, 0.0
+        since, round_then, tokens_then = recent[0]
+        seconds = max(now - since, 1e-3)
+        rounds = self.loops.round - round_then
+        tokens = self.loops.generated_tokens - tokens_then
+        return 60 * rounds / seconds, tokens / seconds
+
+    def _training(self) -> TrainingStatus:
+        done = self.last_round
+        if done is None:
+            return TrainingStatus()
+        metrics = done.metrics
+        return TrainingStatus(
+            loss=metrics.loss,
+            grad_norm=metrics.grad_norm,
+            entropy=metrics.entropy,
+            mean_ratio=metrics.mean_ratio,
+            clipped_share=metrics.clipped_share,
+            step_seconds=done.step_seconds,
+            skipped_steps=metrics.total_skipped_updates,
+        )
+
+    def _rejected(self, dropped: dict[str, int]) -> dict[str, int]:
+        """Refusals of messages and of the buffer together; what peers sent twice is in both, once here."""
+        rejected = dict(self.network.peers.rejected) if self.network else {}
+        for reason, count in dropped.items():
+            rejected[reason] = max(rejected.get(reason, 0), count)
+        if self.network and self.network.subscriber.dropped:
+            rejected["queue_full"] = self.network.subscriber.dropped
+        return rejected
+
+    def _bootstrap(self) -> tuple[BootstrapStatus, ...]:
+        if self.network is None:
+            return ()
+        return tuple(
+            BootstrapStatus(
+                address=address.address,
+                is_reachable=address.reachable,
+                last_error=address.last_error,
+                seconds=max(0.0, time.time() - address.since),
+            )
+            for address in self.network.transport.state.bootstrap
+        )
+
+    def _problems(self) -> tuple[str, ...]:
+        problems = [*self.notes, *self.loops.problems.values(), self.save_problem, self.history.problem]
+        if self.network is not None:
+            transport = self.network.transport.state
+            problems += transport.notes
+            if not transport.up:
+                problems.append("p2pd is being restarted")
+            if transport.bootstrap and not transport.connected:
+                problems.append("0 peers, retrying: training alone meanwhile")
+            problems += [
+                f"cannot reach {address.address}: {address.last_error}"
+                for address in transport.bootstrap
+                if not address.reachable and address.last_error
+            ]
+        return tuple(dict.fromkeys(problem for problem in problems if problem))
