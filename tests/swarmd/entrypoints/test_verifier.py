@@ -1,0 +1,172 @@
+"""The real verifier process under its real supervisor, attacked as a peer would attack it."""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from swarmd.errors import ConfigError
+from swarmd.rewards.messages import INITIALISE, ScoreReason, VerifierSettings
+from swarmd.rewards.verifier import VerifierPool
+from swarmd.tasks.manifest import Manifest, task_digest
+from swarmd.tasks.reasoning_gym import TaskLibrary
+from swarmd.tasks.source import TaskSource
+from swarmd.types import TaskReference, TaskSpec
+from swarmd.workers.supervisor import Worker, WorkerLimits
+
+TINY = Manifest.load("tiny")
+# countdown hands the answer to sympy's parser, which evaluates it: the hole that literals do not close.
+COUNTDOWN = TaskSpec("countdown", {}, 1.0, task_digest("countdown", {}, "0.1.25"))
+EVALUATES = TaskReference("countdown", COUNTDOWN.digest, 5_000_000, 0)
+
+
+# One process is shared by the tests that do not need settings of their own.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def run_verifier(tasks=(*TINY.tasks, COUNTDOWN), strict=True, timeout_seconds=4.0):
+    """A pool over one real verifier, the worker, and what it said when it was ready."""
+    answers = []
+
+    async def initialise(worker):
+        settings = VerifierSettings(tasks, strict, timeout_seconds, 300_000_000)
+        answers.append(await worker.call(INITIALISE, settings, 120.0))
+
+    limits = WorkerLimits(start_timeout_seconds=120.0, max_fast_failures=1)
+    worker = Worker("verifier", "swarmd.entrypoints.verifier", limits, initialise)
+    running = asyncio.create_task(worker.run())
+    try:
+        await worker.wait_ready()
+        yield VerifierPool([worker.call], timeout_seconds), worker, answers[0]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def verifier():
+    async with run_verifier() as running:
+        yield running
+
+
+async def test_right_answers_get_full_reward_and_wrong_ones_none(verifier):
+    library = TaskLibrary(TINY.tasks)
+    pool, _, _ = verifier
+    references = TaskSource(TINY, "peer", 0).draw(30)
+    questions = await pool.regenerate(references)
+    for reference, question in zip(references, questions, strict=True):
+        task = library.task(reference)
+        reply = await pool.score(reference, [task.answer, "never", f"so: <answer> {task.answer} </answer>"])
+        assert reply.question == question == task.question
+        assert reply.rewards_G == (1.0, 0.0, 1.0)
+        assert reply.reasons_G == (None, None, None)
+
+
+async def test_partial_credit_is_the_datasets_own_score(verifier):
+    reference = TaskReference(
+        "fraction_simplification", TINY.task_digests["fraction_simplification"], 5_000_000, 0
+    )
+    own = TaskLibrary(TINY.tasks).task(reference).score("nonsense")
+    assert 0 < own < 0.5
+    async with run_verifier(strict=False) as (pool, _, _):
+        assert (await pool.score(reference, ["nonsense"])).rewards_G == (own,)
+    pool, _, _ = verifier
+    assert (await pool.score(reference, ["nonsense"])).rewards_G == (0.0,)
+
+
+async def test_verifier_closes_itself_with_every_layer_this_machine_has(verifier):
+    _, _, ready = verifier
+    named = set(ready.sandbox_layers) | {line.split(":")[0] for line in ready.missing_layers}
+    assert named == {"rlimits", "no_new_privs", "seccomp", "landlock"}
+
+
+async def test_evaluated_completions_touch_nothing_outside(verifier, tmp_path):
+    secret = tmp_path / "identity.key"
+    secret.write_text("secret")
+    mark = tmp_path / "mark"
+    pool, worker, _ = verifier
+    daemon = os.getpid()
+    attacks = [
+        f"__import__('os').system('touch {mark}')",
+        f"__import__('subprocess').run(['touch', '{mark}'])",
+        f"open('{mark}', 'w').write('x')",
+        f"__import__('os').remove('{secret}')",
+        f"__import__('shutil').rmtree('{tmp_path}')",
+        "__import__('socket').create_connection(('127.0.0.1', 9))",
+        f"__import__('os').kill({daemon}, 15)",
+        f"__import__('os').kill({worker.pid}, 9)",
+        "__import__('os').kill(-1, 9)",
+        "[__import__('os').write(fd, b'junk' * 99) for fd in range(20)]",
+        "__import__('os')._exit(0)",
+        "__import__('ctypes').string_at(0)",
+    ]
+    reply = await pool.score(EVALUATES, [*attacks, "1"])
+    assert reply.question is not None
+    assert max(reply.rewards_G[:-1]) < 1.0
+    honest = TaskReference("bf", TINY.task_digests["bf"], 5_000_000, 0)
+    answer = TaskLibrary(TINY.tasks).task(honest).answer
+    assert (await pool.score(honest, [answer])).rewards_G == (1.0,)
+    assert worker.restarts == 0
+    assert not mark.exists()
+    assert secret.read_text() == "secret"
+
+
+async def test_attack_on_this_scorer_works_where_there_is_no_sandbox(tmp_path):
+    # Shows that the test above attacks a real hole.
+    mark = tmp_path / "mark"
+    task = TaskLibrary([COUNTDOWN]).task(EVALUATES)
+    task.score(f"open('{mark}', 'w').write('x')")
+    assert mark.exists()
+
+
+async def test_time_and_memory_bombs_cost_only_themselves(verifier):
+    answer = TaskLibrary([COUNTDOWN]).task(EVALUATES).answer
+    pool, worker, _ = verifier
+    bombs = ["9**9**9**9", "'a' * 10**10", "(" * 5000, answer]
+    reply = await pool.score(EVALUATES, bombs)
+    assert reply.rewards_G == (0.0, 0.0, 0.0, 1.0)
+    assert reply.reasons_G[0] is not None
+    assert ScoreReason(reply.reasons_G[0]) is ScoreReason.TIMEOUT
+    assert psutil.Process(worker.pid).children(recursive=True) == []
+    assert worker.restarts == 0
+
+
+async def test_what_a_completion_changes_in_the_scorer_does_not_reach_the_next_group(verifier):
+    scorer = "__import__('reasoning_gym').games.countdown.CountdownDataset"
+    patch = f"setattr({scorer}, 'score_answer', lambda *a: 1.0)"
+    pool, _, _ = verifier
+    await pool.score(EVALUATES, [patch])
+    assert (await pool.score(EVALUATES, ["0"])).rewards_G == (0.0,)
+
+
+async def test_reference_outside_the_manifest_is_refused_with_a_reason(verifier):
+    pool, _, _ = verifier
+    other_config = TaskReference("countdown", task_digest("countdown", {"min_value": 2}, "0.1.25"), 1, 0)
+    reply = await pool.score(other_config, ["1", "2"])
+    assert reply.question is None
+    assert reply.reasons_G == (ScoreReason.UNKNOWN_TASK,) * 2
+    assert await pool.regenerate([other_config]) == (None,)
+
+
+async def test_seeds_and_indices_of_any_size_are_answered(verifier):
+    pool, _, _ = verifier
+    references = [
+        TaskReference(task.dataset, task.digest, seed, index)
+        for task in TINY.tasks
+        for seed, index in [(0, 2**62), (2**62, 0), (2**62, 2**62)]
+    ]
+    assert all(question for question in await pool.regenerate(references))
+
+
+async def test_refused_configuration_comes_out_of_the_supervisor_as_a_config_error():
+    async def initialise(worker):
+        task = TaskSpec("bf", {"difficulty": 9}, 1.0, "d")
+        await worker.call(INITIALISE, VerifierSettings((task,), True, 1.0, 10**9), 120.0)
+
+    worker = Worker("verifier", "swarmd.entrypoints.verifier", WorkerLimits(), initialise)
+    with pytest.raises(ConfigError, match="difficulty"):
+        await worker.run()
