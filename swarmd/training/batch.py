@@ -1,8 +1,8 @@
 """From rollout groups to tensors.
 
 Own completions keep the tokens that were sampled. Peers' completions came as text: they are encoded
-with this node's tokenizer, and end with its end token where the author's decoding stopped. Nothing
-of a batch is padded across groups: a group's prompt is run once, and its completions against it.
+with this node's tokenizer, and end with its end token where the author's decoding stopped. A slice
+of a batch holds each prompt once, however many completions answer it.
 """
 
 from __future__ import annotations
@@ -71,18 +71,26 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class Slice:
-    """Completions of one group that are forwarded together, padded on the right with zeros."""
+    """Completions that are forwarded together, with the prompts they answer; padded on the right with zeros.
 
-    prompt_ids_P: Tensor
-    token_ids_GT: Tensor
-    mask_GT: Tensor
+    Shapes: Q prompts, P prompt tokens, B completions, T completion tokens.
+    """
+
+    prompt_ids_QP: Tensor
+    prompt_lengths_Q: Tensor
+    prompt_of_B: Tensor
+    """Which prompt each completion answers."""
+    token_ids_BT: Tensor
+    mask_BT: Tensor
     """True on tokens, False on padding."""
-    advantages_G: Tensor
-    old_logprobs_GT: Tensor | None
-    is_local: bool
-    policy_version: int
-    rows: tuple[int, ...]
-    """Which completions of the group these are."""
+    advantages_B: Tensor
+    old_logprobs_BT: Tensor
+    has_old_logprobs_B: Tensor
+    """False: the ratio is taken against the policy as it is now."""
+    is_local_B: Tensor
+    policy_version_B: Tensor
+    origin_B: tuple[tuple[int, int], ...]
+    """Index of the group, and of the completion in it."""
 
 
 def encode_batch(
@@ -118,19 +126,32 @@ def cut_minibatches(
     return [[groups[index] for index in order[start::count]] for start in range(count)]
 
 
-def cut_slices(group: EncodedGroup, max_tokens: int, device: torch.device) -> Iterator[Slice]:
-    """Cut a group so that prompt and padded completions of a slice hold at most `max_tokens`.
+def cut_slices(
+    groups: Sequence[EncodedGroup], max_tokens: int, device: torch.device, *, join_groups: bool = True
+) -> Iterator[Slice]:
+    """Cut `groups` so that the padded prompts and completions of a slice hold at most `max_tokens`.
 
-    A slice has at least one completion, whatever its length. Completions of similar length go
-    together. Completions without tokens are in no slice.
+    A slice has at least one completion, whatever its length. Prompts of similar length go together,
+    and so do a group's completions of similar length; completions without tokens are in no slice.
+    Unless `join_groups`, a slice has one prompt.
     """
-    lengths = [len(completion.token_ids_T) for completion in group.completions_G]
-    longest_first = sorted((row for row, n in enumerate(lengths) if n), key=lambda row: (-lengths[row], row))
-    while longest_first:
-        room = max_tokens - len(group.prompt_ids_P)
-        take = max(1, room // lengths[longest_first[0]])
-        yield _make_slice(group, sorted(longest_first[:take]), device)
-        longest_first = longest_first[take:]
+    pending: list[tuple[int, int]] = []
+    prompts: set[int] = set()
+    longest_prompt = longest_completion = 0
+    for origin in _longest_first(groups):
+        prompt = len(groups[origin[0]].prompt_ids_P)
+        completion = len(groups[origin[0]].completions_G[origin[1]].token_ids_T)
+        size = len(prompts | {origin[0]}) * max(longest_prompt, prompt)
+        size += (len(pending) + 1) * max(longest_completion, completion)
+        if pending and (size > max_tokens or not (join_groups or origin[0] in prompts)):
+            yield _make_slice(groups, pending, device)
+            pending, prompts, longest_prompt, longest_completion = [], set(), 0, 0
+        pending.append(origin)
+        prompts.add(origin[0])
+        longest_prompt = max(longest_prompt, prompt)
+        longest_completion = max(longest_completion, completion)
+    if pending:
+        yield _make_slice(groups, pending, device)
 
 
 def mean_surprise(groups: Sequence[EncodedGroup]) -> float | None:
@@ -193,26 +214,46 @@ def _encode_completion(
     )
 
 
-def _make_slice(group: EncodedGroup, rows: Sequence[int], device: torch.device) -> Slice:
-    completions_G = [group.completions_G[row] for row in rows]
-    longest = max(len(completion.token_ids_T) for completion in completions_G)
-    token_ids_GT = torch.zeros(len(rows), longest, dtype=torch.long)
-    mask_GT = torch.zeros(len(rows), longest, dtype=torch.bool)
-    old_logprobs_GT = torch.zeros(len(rows), longest)
-    for row, completion in enumerate(completions_G):
-        length = len(completion.token_ids_T)
-        token_ids_GT[row, :length] = torch.tensor(completion.token_ids_T)
-        mask_GT[row, :length] = True
+def _longest_first(groups: Sequence[EncodedGroup]) -> Iterator[tuple[int, int]]:
+    """Indices of group and completion, by length of prompt and then of completion."""
+    for index in sorted(range(len(groups)), key=lambda index: (-len(groups[index].prompt_ids_P), index)):
+        lengths = [len(completion.token_ids_T) for completion in groups[index].completions_G]
+        for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+            if lengths[row]:
+                yield index, row
+
+
+def _make_slice(
+    groups: Sequence[EncodedGroup], origins: Sequence[tuple[int, int]], device: torch.device
+) -> Slice:
+    prompts = list(dict.fromkeys(index for index, _ in origins))
+    groups_B = [groups[index] for index, _ in origins]
+    completions_B = [groups[index].completions_G[row] for index, row in origins]
+    token_ids_BT, mask_BT = _pad([completion.token_ids_T for completion in completions_B])
+    has_old_B = [completion.old_logprobs_T is not None for completion in completions_B]
+    old_logprobs_BT = torch.zeros(mask_BT.shape)
+    for row, completion in enumerate(completions_B):
         if completion.old_logprobs_T is not None:
-            old_logprobs_GT[row, :length] = torch.tensor(completion.old_logprobs_T)
-    is_known = all(completion.old_logprobs_T is not None for completion in completions_G)
+            old_logprobs_BT[row, : len(completion.old_logprobs_T)] = torch.tensor(completion.old_logprobs_T)
+    prompt_ids_QP, prompt_mask_QP = _pad([groups[index].prompt_ids_P for index in prompts])
     return Slice(
-        prompt_ids_P=torch.tensor(group.prompt_ids_P, device=device),
-        token_ids_GT=token_ids_GT.to(device),
-        mask_GT=mask_GT.to(device),
-        advantages_G=torch.tensor([completion.advantage for completion in completions_G], device=device),
-        old_logprobs_GT=old_logprobs_GT.to(device) if is_known else None,
-        is_local=group.is_local,
-        policy_version=group.policy_version,
-        rows=tuple(rows),
+        prompt_ids_QP=prompt_ids_QP.to(device),
+        prompt_lengths_Q=prompt_mask_QP.sum(dim=1).to(device),
+        prompt_of_B=torch.tensor([prompts.index(index) for index, _ in origins], device=device),
+        token_ids_BT=token_ids_BT.to(device),
+        mask_BT=mask_BT.to(device),
+        advantages_B=torch.tensor([completion.advantage for completion in completions_B], device=device),
+        old_logprobs_BT=old_logprobs_BT.to(device),
+        has_old_logprobs_B=torch.tensor(has_old_B, device=device),
+        is_local_B=torch.tensor([group.is_local for group in groups_B], device=device),
+        policy_version_B=torch.tensor([group.policy_version for group in groups_B], device=device),
+        origin_B=tuple(origins),
     )
+
+
+def _pad(rows: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    """Rows of token ids as one tensor, and a mask that is True on tokens."""
+    longest = max(len(row) for row in rows)
+    padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(longest) < lengths.unsqueeze(1)

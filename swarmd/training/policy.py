@@ -1,8 +1,8 @@
 """The policy as the trainer runs it: log-probabilities of completions, with gradient.
 
-A group's prompt is run once and its completions against the prompt's keys and values, repeated for
-each of them. Gradients flow through both, so the result equals running prompt and completion
-together for every completion, at a fraction of the cost. `Policy.load` checks that on the spot and
+A prompt is run once and its completions against the prompt's keys and values, repeated for each of
+them. Gradients flow through both, so the result equals running prompt and completion together for
+every completion, at a fraction of the cost. `Policy.load` checks that on the spot and
 refuses a model for which it does not hold.
 """
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from swarmd.errors import TrainingError
-from swarmd.training.batch import Slice
+from swarmd.training.batch import EncodedCompletion, EncodedGroup, Slice, cut_slices
 
 __all__ = ["Policy"]
 
@@ -43,9 +43,12 @@ class Policy:
         self.compute_dtype = compute_dtype
         self.parameters: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
         """By name; of tied parameters only the first name."""
-        first = next(iter(self.parameters.values()))
-        self.device: torch.device = first.device
+        self.device: torch.device = next(iter(self.parameters.values())).device
         self.context_tokens: int = int(model.config.max_position_embeddings)
+        layers = getattr(model.config, "layer_types", None) or ()
+        self.joins_groups = all(layer == "full_attention" for layer in layers)
+        """Whether slices may hold several prompts. Padding between a shorter prompt and its completion
+        would shift what an attention window covers."""
         self._body: Callable[..., Any] = model.base_model
         self._head: Callable[[Tensor], Tensor] = model.get_output_embeddings()
         # transformers renamed the argument within its fifth version.
@@ -81,14 +84,12 @@ class Policy:
         return policy
 
     def logprobs(self, rows: Slice) -> Tensor:
-        """Log-probability (nats) of every completion token, float32 of shape GT, 0 on padding."""
-        with torch.autocast(
-            self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32
-        ):
-            hidden_NH = self._hidden_before_tokens(rows)[rows.mask_GT]
-            logprobs_N = self._token_logprobs(hidden_NH, rows.token_ids_GT[rows.mask_GT])
-        empty_GT = torch.zeros(rows.mask_GT.shape, device=self.device)
-        return empty_GT.masked_scatter(rows.mask_GT, logprobs_N)
+        """Log-probability (nats) of every completion token, float32 of shape BT, 0 on padding."""
+        with self._precision():
+            hidden_NH = self._hidden_before_tokens(rows)[rows.mask_BT]
+            logprobs_N = self._token_logprobs(hidden_NH, rows.token_ids_BT[rows.mask_BT])
+        empty_BT = torch.zeros(rows.mask_BT.shape, device=self.device)
+        return empty_BT.masked_scatter(rows.mask_BT, logprobs_N)
 
     def check_shared_prompt(self) -> None:
         """Compare `logprobs` with the model's own plain forward on a few tokens.
@@ -97,48 +98,66 @@ class Policy:
         layer, or that keeps more than keys and values of what it has read.
         """
         vocabulary = int(self.model.config.vocab_size)
-        ids_18 = (torch.arange(8, device=self.device) * 37 % vocabulary).unsqueeze(0)
-        rows = Slice(
-            prompt_ids_P=ids_18[0, :5],
-            token_ids_GT=ids_18[:, 5:].expand(2, -1),
-            mask_GT=torch.ones(2, 3, dtype=torch.bool, device=self.device),
-            advantages_G=torch.zeros(2, device=self.device),
-            old_logprobs_GT=None,
-            is_local=True,
-            policy_version=0,
-            rows=(0, 1),
-        )
+        ids = [number * 37 % vocabulary for number in range(12)]
+        answers = tuple(EncodedCompletion(tuple(ids[start : start + 3]), None, 0.0) for start in (6, 9))
+        lengths = (6, 4) if self.joins_groups else (6,)
+        groups = [EncodedGroup(tuple(ids[:length]), answers, False, False, 0) for length in lengths]
+        gap = 0.0
         with torch.no_grad():
-            shared_3 = self.logprobs(rows)[1]
-            with torch.autocast(
-                self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32
-            ):
-                logits_1TV = self.model(input_ids=ids_18).logits.float() / self.temperature
-            plain_TV = torch.log_softmax(logits_1TV[0, 4:-1], dim=-1)
-            plain_3 = plain_TV.gather(-1, ids_18[0, 5:].unsqueeze(-1)).squeeze(-1)
-        gap = float((shared_3 - plain_3).abs().max())
+            (rows,) = cut_slices(groups, 1000, self.device, join_groups=self.joins_groups)
+            for (group, answer), shared_T in zip(rows.origin_B, self.logprobs(rows), strict=True):
+                plain_T = self._plain_logprobs(groups[group].prompt_ids_P, answers[answer].token_ids_T)
+                gap = max(gap, float((shared_T - plain_T).abs().max()))
         if not gap <= _CHECK_TOLERANCE[self.compute_dtype]:
             raise TrainingError(
                 f"models of type {self.model.config.model_type} cannot be trained here: log-probabilities "
                 f"with a shared prompt are {gap:.3g} nats off"
             )
 
-    def _hidden_before_tokens(self, rows: Slice) -> Tensor:
-        """Last hidden state at the position before each completion token, shape GTH."""
-        completions, length = rows.token_ids_GT.shape
-        cache = DynamicCache(config=self.model.config)
-        prompt_1PH = self._run(rows.prompt_ids_P.unsqueeze(0), cache)
-        before_first_G1H = prompt_1PH[:, -1:].expand(completions, -1, -1)
-        if length == 1:
-            return before_first_G1H
-        cache.batch_repeat_interleave(completions)
-        # Padding stands on the right, where causal attention hides it from every real token.
-        before_rest_GTH = self._run(rows.token_ids_GT[:, :-1], cache)
-        return torch.cat([before_first_G1H, before_rest_GTH], dim=1)
+    def _plain_logprobs(self, prompt_ids_P: tuple[int, ...], token_ids_T: tuple[int, ...]) -> Tensor:
+        """What `logprobs` must equal, the plain way, for one completion."""
+        ids_1S = torch.tensor([[*prompt_ids_P, *token_ids_T]], device=self.device)
+        with self._precision():
+            logits_SV = self.model(input_ids=ids_1S).logits[0].float() / self.temperature
+        logprobs_TV = torch.log_softmax(logits_SV[len(prompt_ids_P) - 1 : -1], dim=-1)
+        return logprobs_TV.gather(-1, ids_1S[0, len(prompt_ids_P) :].unsqueeze(-1)).squeeze(-1)
 
-    def _run(self, token_ids_BT: Tensor, cache: DynamicCache) -> Tensor:
-        arguments = {"input_ids": token_ids_BT, "use_cache": True, self._cache_argument: cache}
-        hidden_BTH: Tensor = self._body(**arguments).last_hidden_state
+    def _precision(self) -> torch.autocast:
+        is_lower = self.compute_dtype != torch.float32
+        return torch.autocast(self.device.type, self.compute_dtype if is_lower else None, enabled=is_lower)
+
+    def _hidden_before_tokens(self, rows: Slice) -> Tensor:
+        """Last hidden state at the position before each completion token, shape BTH."""
+        cache = DynamicCache(config=self.model.config)
+        # Padding stands on the right, where causal attention hides it from every real token.
+        prompt_QPH = self._run(rows.prompt_ids_QP, cache)
+        lengths_Q, length = rows.prompt_lengths_Q, rows.token_ids_BT.shape[1]
+        last_QH = prompt_QPH[torch.arange(len(lengths_Q), device=self.device), lengths_Q - 1]
+        before_first_B1H = last_QH.index_select(0, rows.prompt_of_B).unsqueeze(1)
+        if length == 1:
+            return before_first_B1H
+        for layer in cache.layers:
+            layer.keys = layer.keys.index_select(0, rows.prompt_of_B)
+            layer.values = layer.values.index_select(0, rows.prompt_of_B)
+        lengths_B1 = lengths_Q.index_select(0, rows.prompt_of_B).unsqueeze(1)
+        longest = rows.prompt_ids_QP.shape[1]
+        steps_T = torch.arange(length - 1, device=self.device)
+        places_S = torch.arange(longest + length - 1, device=self.device)
+        # Of a shorter prompt, the padding between its end and the completion is hidden.
+        is_seen_BS = (places_S < lengths_B1) | (places_S >= longest)
+        is_padded = bool((lengths_Q < longest).any())
+        before_rest_BTH = self._run(
+            rows.token_ids_BT[:, :-1],
+            cache,
+            attention_mask=is_seen_BS.long() if is_padded else None,
+            position_ids=lengths_B1 + steps_T,
+        )
+        return torch.cat([before_first_B1H, before_rest_BTH], dim=1)
+
+    def _run(self, token_ids_BT: Tensor, cache: DynamicCache, **arguments: Tensor | None) -> Tensor:
+        cached = {self._cache_argument: cache}
+        output = self._body(input_ids=token_ids_BT, use_cache=True, **cached, **arguments)
+        hidden_BTH: Tensor = output.last_hidden_state
         return hidden_BTH
 
     def _token_logprobs(self, hidden_NH: Tensor, token_ids_N: Tensor) -> Tensor:

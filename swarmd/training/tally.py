@@ -39,11 +39,13 @@ class Tally:
         self._kl = _Mean()
         self._gap = _Mean()
 
-    def see_own(self, difference_N: Tensor, is_on_policy: bool) -> None:
+    def see_own(self, difference_N: Tensor) -> None:
         """Log-probability of own tokens now minus when they were sampled, nats."""
         self._ratio.see(torch.exp(difference_N))
-        if is_on_policy:
-            self._gap.see(difference_N.abs())
+
+    def see_fresh(self, difference_N: Tensor) -> None:
+        """The same, for tokens that should have been sampled with the very same weights."""
+        self._gap.see(difference_N.abs())
 
     def see_clipped(self, clipped_N: Tensor) -> None:
         """Which tokens the clip holds."""

@@ -7,10 +7,12 @@ with the same batches.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -35,7 +37,10 @@ from swarmd.types import RolloutGroup
 
 __all__ = ["Trainer", "TrainerState"]
 
-_TOKENS_AT_ONCE = 16_384
+Result = TypeVar("Result")
+
+_TOKENS_AT_ONCE = 4096
+"""Of prompts and completions with their padding. More would not be faster, only larger."""
 _FEWEST_TOKENS_AT_ONCE = 256
 
 
@@ -103,7 +108,7 @@ class Trainer:
         self._steps_at_start, skipped_before = self.steps, self.skipped_updates
         entropy = mean_surprise(encoded)
         if options.inner_epochs * options.minibatches > 1:
-            encoded = [self._fix_old_logprobs(group) for group in encoded]
+            encoded = self._in_memory(functools.partial(self._fix_old_logprobs, batch.groups))
         tally = Tally()
         for _ in range(options.inner_epochs):
             for minibatch in cut_minibatches(encoded, options.minibatches, self._random):
@@ -169,7 +174,7 @@ class Trainer:
         totals = batch_totals(minibatch, self._max_new_tokens)
         if not any(completion.token_ids_T for group in useful for completion in group.completions_G):
             return
-        loss, seen = self._accumulate_gradient(useful, totals)
+        loss, seen = self._in_memory(lambda: self._accumulate_gradient(useful, totals))
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters.values(), self._options.max_grad_norm)
         if not (math.isfinite(loss) and math.isfinite(float(norm))):
             self._optimizer.zero_grad(set_to_none=True)
@@ -186,63 +191,73 @@ class Trainer:
     def _accumulate_gradient(
         self, groups: Sequence[EncodedGroup], totals: BatchTotals
     ) -> tuple[float, Tally]:
-        """Leave the gradient of the loss over `groups` in the parameters; return the loss.
-
-        Out of GPU memory: halves the tokens forwarded at once, for good, and begins again.
-        """
-        while True:
-            try:
-                return self._accumulate_gradient_in_slices(groups, totals)
-            except torch.OutOfMemoryError:
-                if self._tokens_at_once <= _FEWEST_TOKENS_AT_ONCE:
-                    raise
-                self._tokens_at_once //= 2
-            self._optimizer.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-
-    def _accumulate_gradient_in_slices(
-        self, groups: Sequence[EncodedGroup], totals: BatchTotals
-    ) -> tuple[float, Tally]:
+        """Leave the gradient of the loss over `groups` in the parameters; return the loss."""
+        self._optimizer.zero_grad(set_to_none=True)
         loss, seen = 0.0, Tally()
-        for group in groups:
-            for rows in cut_slices(group, self._tokens_at_once, self.policy.device):
-                slice_loss = self._loss(rows, totals, seen)
-                slice_loss.backward()  # type: ignore[no-untyped-call]
-                loss += float(slice_loss.detach())
+        for rows in self._slices(groups):
+            slice_loss = self._loss(rows, totals, seen)
+            slice_loss.backward()  # type: ignore[no-untyped-call]
+            loss += float(slice_loss.detach())
         return loss, seen
 
     def _loss(self, rows: Slice, totals: BatchTotals, seen: Tally) -> Tensor:
         """What `rows` add to the loss of the batch."""
-        options = self._options
-        logprobs_GT = self.policy.logprobs(rows)
-        old_GT = logprobs_GT.detach() if rows.old_logprobs_GT is None else rows.old_logprobs_GT
+        options, mask_BT = self._options, rows.mask_BT
+        logprobs_BT = self.policy.logprobs(rows)
+        has_old_B1 = rows.has_old_logprobs_B.unsqueeze(1)
+        old_BT = torch.where(has_old_B1, rows.old_logprobs_BT, logprobs_BT.detach())
         bounds = (options.clip_low, options.clip_high)
-        loss_GT = policy_loss(logprobs_GT, old_GT, rows.advantages_G, *bounds)
+        loss_BT = policy_loss(logprobs_BT, old_BT, rows.advantages_B, *bounds)
         if self._reference is not None and options.kl_weight > 0:
             with torch.no_grad():
-                reference_GT = self._reference.logprobs(rows)
-            kl_GT = kl_penalty(logprobs_GT, reference_GT)
-            loss_GT = loss_GT + options.kl_weight * kl_GT
-            seen.see_kl(kl_GT.detach()[rows.mask_GT])
-        clipped_GT = clipped_tokens(logprobs_GT, old_GT, rows.advantages_G, *bounds)
-        seen.see_clipped(clipped_GT[rows.mask_GT])
-        if rows.is_local:
-            difference_N = (logprobs_GT.detach() - old_GT)[rows.mask_GT]
-            is_fresh = rows.policy_version == self.policy_version and self.steps == self._steps_at_start
-            seen.see_own(difference_N, is_fresh and rows.old_logprobs_GT is not None)
+                reference_BT = self._reference.logprobs(rows)
+            kl_BT = kl_penalty(logprobs_BT, reference_BT)
+            loss_BT = loss_BT + options.kl_weight * kl_BT
+            seen.see_kl(kl_BT.detach()[mask_BT])
+        clipped_BT = clipped_tokens(logprobs_BT, old_BT, rows.advantages_B, *bounds)
+        seen.see_clipped(clipped_BT[mask_BT])
+        difference_BT = logprobs_BT.detach() - old_BT
+        seen.see_own(difference_BT[mask_BT & rows.is_local_B.unsqueeze(1)])
+        if self.steps == self._steps_at_start:
+            is_fresh_B = rows.is_local_B & (rows.policy_version_B == self.policy_version)
+            seen.see_fresh(difference_BT[mask_BT & has_old_B1 & is_fresh_B.unsqueeze(1)])
+        weights_BT = token_weights(mask_BT, options.loss_aggregation, totals)
         # Padding is taken out before the sum: a weight of 0 does not silence a NaN.
-        weights_GT = token_weights(rows.mask_GT, options.loss_aggregation, totals)
-        return (loss_GT * weights_GT)[rows.mask_GT].sum()
+        return (loss_BT * weights_BT)[mask_BT].sum()
 
-    def _fix_old_logprobs(self, group: EncodedGroup) -> EncodedGroup:
-        """Write this policy's log-probabilities into a group that has none, before the first update."""
-        if all(completion.old_logprobs_T is not None for completion in group.completions_G):
-            return group
-        logprobs_GT: list[tuple[float, ...]] = [() for _ in group.completions_G]
+    def _fix_old_logprobs(self, groups: Sequence[EncodedGroup]) -> list[EncodedGroup]:
+        """Write this policy's log-probabilities into groups that have none, before the first update."""
+        fixed = list(groups)
+        places = [
+            place
+            for place, group in enumerate(groups)
+            if any(completion.old_logprobs_T is None for completion in group.completions_G)
+        ]
+        logprobs_GT: dict[int, list[tuple[float, ...]]] = {
+            place: [()] * len(groups[place].completions_G) for place in places
+        }
         with torch.no_grad():
-            for rows in cut_slices(group, self._tokens_at_once, self.policy.device):
-                for row, values_T, mask_T in zip(
-                    rows.rows, self.policy.logprobs(rows), rows.mask_GT, strict=True
+            for rows in self._slices([groups[place] for place in places]):
+                for (index, row), values_T, mask_T in zip(
+                    rows.origin_B, self.policy.logprobs(rows), rows.mask_BT, strict=True
                 ):
-                    logprobs_GT[row] = tuple(values_T[mask_T].tolist())
-        return group.with_old_logprobs(logprobs_GT)
+                    logprobs_GT[places[index]][row] = tuple(values_T[mask_T].tolist())
+        for place in places:
+            fixed[place] = groups[place].with_old_logprobs(logprobs_GT[place])
+        return fixed
+
+    def _in_memory(self, compute: Callable[[], Result]) -> Result:
+        """Do `compute`. Out of GPU memory: halve what is forwarded at once, for good, and begin again."""
+        while True:
+            try:
+                return compute()
+            except torch.OutOfMemoryError:
+                if self._tokens_at_once <= _FEWEST_TOKENS_AT_ONCE:
+                    raise
+                self._tokens_at_once //= 2
+            torch.cuda.empty_cache()
+
+    def _slices(self, groups: Sequence[EncodedGroup]) -> Iterator[Slice]:
+        return cut_slices(
+            groups, self._tokens_at_once, self.policy.device, join_groups=self.policy.joins_groups
+        )

@@ -93,27 +93,47 @@ def test_totals_count_groups_without_signal(make_group, tokenizer):
     assert (totals.tokens, totals.sequences, totals.token_limit) == (2 * (2 + 3), 4, 16)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 30, 40, 10_000])
-def test_slices_hold_every_token_of_the_group_once_and_stay_within_the_limit(
-    make_group, make_policy, tokenizer, max_tokens
+@pytest.mark.parametrize("join_groups", [True, False])
+@pytest.mark.parametrize("max_tokens", [1, 30, 40, 60, 10_000])
+def test_slices_hold_every_token_once_and_stay_within_the_limit(
+    make_group, make_policy, tokenizer, max_tokens, join_groups
 ):
     answers = {"7": 1, "": 0, "3 + 4 = 7": 1, "12": 0, "1 2 3 4 5 6 7 8": 0}
-    group = encode_one(make_group(answers, make_policy(), finish_reason=FinishReason.LENGTH), tokenizer)
+    short = Prompt("plain", "<question>3+4<answer>")
+    cut = {"finish_reason": FinishReason.LENGTH}
+    groups = [
+        encode_one(make_group(answers, prompt=short, **cut), tokenizer),
+        encode_one(make_group(answers, make_policy(), policy_version=3, **cut), tokenizer),
+    ]
+    slices = list(cut_slices(groups, max_tokens, CPU, join_groups=join_groups))
+    if max_tokens == 10_000:
+        assert len(slices) == (1 if join_groups else 2)
     seen = {}
-    for rows in cut_slices(group, max_tokens, CPU):
-        size = len(rows.prompt_ids_P) + rows.token_ids_GT.numel()
-        assert size <= max_tokens or len(rows.rows) == 1
-        assert rows.prompt_ids_P.tolist() == list(group.prompt_ids_P)
-        for i, row in enumerate(rows.rows):
-            mask_T = rows.mask_GT[i]
-            old_T = tuple(rows.old_logprobs_GT[i][mask_T].tolist())
-            seen[row] = (tuple(rows.token_ids_GT[i][mask_T].tolist()), old_T, float(rows.advantages_G[i]))
-    assert sorted(seen) == [0, 2, 3, 4]  # The second has no tokens.
-    for row, (token_ids_T, old_T, advantage) in seen.items():
-        completion = group.completions_G[row]
-        assert token_ids_T == completion.token_ids_T
-        assert old_T == pytest.approx(completion.old_logprobs_T, rel=1e-6)
-        assert advantage == pytest.approx(completion.advantage)
+    for rows in slices:
+        size = rows.prompt_ids_QP.numel() + rows.token_ids_BT.numel()
+        assert size <= max_tokens or len(rows.origin_B) == 1
+        assert join_groups or len(rows.prompt_ids_QP) == 1
+        for row, (index, number) in enumerate(rows.origin_B):
+            mask_T, prompt = rows.mask_BT[row], int(rows.prompt_of_B[row])
+            prompt_ids_P = rows.prompt_ids_QP[prompt, : rows.prompt_lengths_Q[prompt]]
+            assert tuple(prompt_ids_P.tolist()) == groups[index].prompt_ids_P
+            assert (bool(rows.is_local_B[row]), int(rows.policy_version_B[row])) == ((False, 0), (True, 3))[
+                index
+            ]
+            assert bool(rows.has_old_logprobs_B[row]) == groups[index].is_local
+            seen[index, number] = values = (
+                tuple(rows.token_ids_BT[row][mask_T].tolist()),
+                rows.old_logprobs_BT[row][mask_T].tolist(),
+                float(rows.advantages_B[row]),
+            )
+            completion = groups[index].completions_G[number]
+            expected_old = completion.old_logprobs_T or (0.0,) * len(completion.token_ids_T)
+            assert values[0] == completion.token_ids_T
+            assert values[1] == pytest.approx(expected_old, rel=1e-6)
+            assert values[2] == pytest.approx(completion.advantage)
+    # The second completion has no tokens.
+    assert sorted(seen) == [(index, number) for index in (0, 1) for number in (0, 2, 3, 4)]
+    assert sum(len(rows.origin_B) for rows in slices) == len(seen)
 
 
 def test_minibatches_deal_out_all_groups_evenly_and_depend_on_the_seed(make_group, tokenizer):

@@ -7,41 +7,54 @@ import swarmd.training.policy as policy_module
 from swarmd.errors import TrainingError
 from swarmd.training.batch import cut_slices, encode_batch
 from swarmd.training.policy import Policy
+from swarmd.types import Prompt
 
 ANSWERS = [("7", 1), ("12", 0), ("3 + 4 = 7", 1), ("", 0), ("a b c d e f g h i", 0)]
 CPU = torch.device("cpu")
 
 
-def slice_of(group, tokenizer, context=96):
-    (encoded,) = encode_batch([group], tokenizer, "std", context).groups
+SHORT = Prompt("plain", "<question>1+2<answer>")
+LONG = Prompt("plain", "<question>Simplify the fraction 48/60 as far as you can.<answer>")
+
+
+def slice_of(groups, tokenizer):
+    encoded = encode_batch(groups, tokenizer, "std", 96).groups
     (rows,) = cut_slices(encoded, 10_000, CPU)
     return rows
 
 
 def naive_logprobs(policy, rows):
     """Prompt and completion together, padded, one row a completion: what the fast way must equal."""
-    prompt_GP = rows.prompt_ids_P.expand(len(rows.rows), -1)
-    ids_GT = torch.cat([prompt_GP, rows.token_ids_GT], dim=1)
-    attention_GT = torch.cat([torch.ones_like(prompt_GP), rows.mask_GT.long()], dim=1)
-    logits_GTV = policy.model(input_ids=ids_GT, attention_mask=attention_GT, use_cache=False).logits
-    before_GTV = logits_GTV[:, prompt_GP.shape[1] - 1 : -1].float() / policy.temperature
-    logprobs_GT = (
-        torch.log_softmax(before_GTV, dim=-1).gather(-1, rows.token_ids_GT.unsqueeze(-1)).squeeze(-1)
-    )
-    return logprobs_GT.masked_fill(~rows.mask_GT, 0.0)
+    pairs = [
+        (
+            rows.prompt_ids_QP[prompt, : rows.prompt_lengths_Q[prompt]],
+            rows.token_ids_BT[row][rows.mask_BT[row]],
+        )
+        for row, prompt in enumerate(rows.prompt_of_B.tolist())
+    ]
+    whole = [torch.cat(pair) for pair in pairs]
+    ids_BS = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
+    attention_BS = torch.nn.utils.rnn.pad_sequence([torch.ones_like(ids) for ids in whole], batch_first=True)
+    logits_BSV = policy.model(input_ids=ids_BS, attention_mask=attention_BS, use_cache=False).logits.float()
+    logprobs_BSV = torch.log_softmax(logits_BSV / policy.temperature, dim=-1)
+    logprobs = []
+    for (prompt_ids, token_ids), logprobs_SV in zip(pairs, logprobs_BSV, strict=True):
+        before_TV = logprobs_SV[len(prompt_ids) - 1 : len(prompt_ids) + len(token_ids) - 1]
+        logprobs.append(before_TV.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1))
+    return torch.nn.utils.rnn.pad_sequence(logprobs, batch_first=True)
 
 
-def gradients_of(policy, logprobs_GT):
-    weights_GT = torch.linspace(-1, 2, logprobs_GT.numel()).reshape(logprobs_GT.shape)
+def gradients_of(policy, logprobs_BT):
+    weights_BT = torch.linspace(-1, 2, logprobs_BT.numel()).reshape(logprobs_BT.shape)
     policy.model.zero_grad()
-    (logprobs_GT * weights_GT).sum().backward()
+    (logprobs_BT * weights_BT).sum().backward()
     return {name: parameter.grad.clone() for name, parameter in policy.parameters.items()}
 
 
 def assert_equals_naive(policy, rows):
-    fast_GT, naive_GT = policy.logprobs(rows), naive_logprobs(policy, rows)
-    assert torch.allclose(fast_GT, naive_GT, atol=1e-5, rtol=0)
-    fast, naive = gradients_of(policy, fast_GT), gradients_of(policy, naive_GT)
+    fast_BT, naive_BT = policy.logprobs(rows), naive_logprobs(policy, rows)
+    assert torch.allclose(fast_BT, naive_BT, atol=1e-5, rtol=0)
+    fast, naive = gradients_of(policy, fast_BT), gradients_of(policy, naive_BT)
     assert fast.keys() == naive.keys()
     for name in naive:
         scale = naive[name].abs().max()
@@ -56,12 +69,39 @@ def test_logprobs_and_gradients_equal_those_of_the_naive_padded_forward(
 ):
     policy = make_policy(tied=tied, temperature=temperature)
     assert ("lm_head.weight" in policy.parameters) == (not tied)
-    assert_equals_naive(policy, slice_of(make_group(ANSWERS), tokenizer))
+    assert_equals_naive(policy, slice_of([make_group(ANSWERS)], tokenizer))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_prompts_of_different_length_run_together_and_equal_the_naive_forward(
+    make_policy, make_group, tokenizer, tied
+):
+    groups = [
+        make_group(ANSWERS[:3], prompt=SHORT),
+        make_group(ANSWERS),
+        make_group(ANSWERS[2:], prompt=LONG),
+    ]
+    rows = slice_of(groups, tokenizer)
+    assert len(set(rows.prompt_lengths_Q.tolist())) == 3
+    assert_equals_naive(make_policy(tied=tied), rows)
+
+
+def test_a_prompt_is_run_once_however_many_completions_answer_it(make_policy, make_group, tokenizer):
+    policy = make_policy()
+    shapes = []
+    policy.model.base_model.register_forward_pre_hook(
+        lambda module, arguments, keywords: shapes.append(tuple(keywords["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    rows = slice_of([make_group(ANSWERS), make_group(ANSWERS, prompt=LONG)], tokenizer)
+    policy.logprobs(rows)
+    longest = int(rows.prompt_lengths_Q.max())
+    assert shapes == [(2, longest), (10, rows.token_ids_BT.shape[1] - 1)]
 
 
 def test_completions_of_a_single_token_equal_the_naive_forward(make_policy, make_group, tokenizer):
-    rows = slice_of(make_group([("", 0), ("", 1)]), tokenizer)
-    assert rows.token_ids_GT.shape == (2, 1)
+    rows = slice_of([make_group([("", 0), ("", 1)])], tokenizer)
+    assert rows.token_ids_BT.shape == (2, 1)
     policy = make_policy()
     assert torch.allclose(policy.logprobs(rows), naive_logprobs(policy, rows), atol=1e-5)
 
@@ -69,7 +109,7 @@ def test_completions_of_a_single_token_equal_the_naive_forward(make_policy, make
 def test_logits_taken_in_parts_give_the_same_logprobs_and_gradients(
     make_policy, make_group, tokenizer, monkeypatch
 ):
-    policy, rows = make_policy(), slice_of(make_group(ANSWERS), tokenizer)
+    policy, rows = make_policy(), slice_of([make_group(ANSWERS)], tokenizer)
     at_once = policy.logprobs(rows)
     gradients_at_once = gradients_of(policy, at_once)
     monkeypatch.setattr(policy_module, "_LOGITS_AT_ONCE", 3 * len(tokenizer))
@@ -97,11 +137,14 @@ def test_layers_that_see_only_a_window_equal_the_naive_forward(make_group, token
         initializer_range=0.2,
     )
     torch.manual_seed(0)
-    assert_equals_naive(Policy(Qwen2ForCausalLM(config), 1.0), slice_of(make_group(ANSWERS), tokenizer))
+    policy = Policy(Qwen2ForCausalLM(config), 1.0)
+    policy.check_shared_prompt()
+    assert not policy.joins_groups
+    assert_equals_naive(policy, slice_of([make_group(ANSWERS)], tokenizer))
 
 
 def test_bfloat16_is_computed_under_autocast_with_float32_parameters(make_policy, make_group, tokenizer):
-    exact, rows = make_policy(), slice_of(make_group(ANSWERS), tokenizer)
+    exact, rows = make_policy(), slice_of([make_group(ANSWERS)], tokenizer)
     rounded = Policy(exact.model, 1.0, torch.bfloat16)
     difference = (rounded.logprobs(rows) - exact.logprobs(rows)).abs().max()
     assert 0 < difference < 0.3
@@ -110,7 +153,7 @@ def test_bfloat16_is_computed_under_autocast_with_float32_parameters(make_policy
 
 
 def test_load_reads_a_model_folder(model_folder, make_policy, make_group, tokenizer):
-    rows = slice_of(make_group(ANSWERS), tokenizer)
+    rows = slice_of([make_group(ANSWERS)], tokenizer)
     loaded = Policy.load(model_folder, CPU, torch.float32, 1.0)
     assert torch.equal(loaded.logprobs(rows), make_policy().logprobs(rows))
 
