@@ -22,7 +22,7 @@ from swarmd.rewards.messages import (
     VerifierReady,
     VerifierSettings,
 )
-from swarmd.rewards.sandbox import close_process
+from swarmd.rewards.sandbox import close_process, limit_growth
 from swarmd.rewards.scorer import Scorer
 from swarmd.tasks.prompt import extract_answer
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
@@ -43,6 +43,8 @@ class Verifier:
         from swarmd.tasks.reasoning_gym import TaskLibrary
 
         library = TaskLibrary(settings.tasks)
+        # Twice, so that the children's own limit is the one that they meet.
+        limit_growth(2 * settings.memory_bytes)
         # Data files and late imports are loaded once here, not in each child.
         library.warm_up()
         # Children share these pages as long as no collection writes into them.

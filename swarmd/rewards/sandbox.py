@@ -72,6 +72,15 @@ class Sandbox:
             self.child_filter.load()
 
 
+def limit_growth(growth_bytes: int) -> None:
+    """Bounds what this process itself may grow by, in address space. A dataset's configuration may ask
+    for items of any size.
+    """
+    address_space_bytes = _address_space_bytes()
+    if address_space_bytes:
+        _lower_limit(resource.RLIMIT_AS, address_space_bytes + growth_bytes)
+
+
 def close_process() -> Sandbox:
     """Closes this thread and all it will fork. Import everything first. Cannot be undone."""
     layers = ["rlimits"]

@@ -89,7 +89,14 @@ class TaskLibrary:
                 task = self.task(TaskReference(spec.dataset, spec.digest, seed=0, index=0))
                 if task is not None:
                     task.score(task.answer or "")
-            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            except (
+                ArithmeticError,
+                AssertionError,
+                LookupError,
+                MemoryError,
+                TypeError,
+                ValueError,
+            ) as error:
                 raise ConfigError(f"task {spec.dataset}: generates nothing: {_reason(error)}") from error
 
 
