@@ -145,10 +145,6 @@ class Node:
                 )
             async with self._background():
                 await self._until_stop(self._lead())
-                self._observer.state = "stopping"
-                await self._save("at the end", SAVE_SECONDS)
-            self._observer.state = "stopped"
-            self._keep_last_known()
         if self._failure is not None:
             raise self._failure
 
@@ -177,11 +173,17 @@ class Node:
             ready = await self._processes.wait_ready()
             self._resume(ready)
             self._observer.state = "training"
-            async with asyncio.TaskGroup() as group:
-                companions = [group.create_task(work) for work in self._loops(ready)]
-                await self._train_loop().run(self._state)
-                for task in companions:
-                    task.cancel()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    companions = [group.create_task(work) for work in self._loops(ready)]
+                    await self._train_loop().run(self._state)
+                    for task in companions:
+                        task.cancel()
+            finally:
+                self._observer.state = "stopping"
+                # While the network is still up: what is shown later is what there was at the end.
+                self._keep_last_known()
+                await self._save("at the end", SAVE_SECONDS)
 
     def _loops(self, ready: TrainerReady) -> list[Coroutine[Any, Any, None]]:
         """Everything that goes on beside training."""
