@@ -23,6 +23,7 @@ _TCP = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/(\d+)(?:/(?!p2p-circuit
 _PEER_ID = re.compile(r"/p2p/([1-9A-HJ-NP-Za-km-z]+)/?$")
 _PROBE_TIMEOUT_SECONDS = 5.0
 _CHECK_SECONDS = 0.5
+_REFUSED_TO_TRY = "dial backoff"
 
 
 def address_peer_id(address: str) -> str:
@@ -114,11 +115,16 @@ class BootstrapDialer:
             try:
                 await self._connect(self.peer_id, self.address)
             except NetworkError as error:
-                self._set(False, str(error), attempts)
+                self._set(False, self._reason(error), attempts)
                 await self._pause(attempts)
             else:
                 self._set(True, None, 0)
                 await asyncio.sleep(_CHECK_SECONDS)
+
+    def _reason(self, error: NetworkError) -> str:
+        """The reason to show: what was wrong before p2pd began to refuse trying."""
+        before = self._status.last_error
+        return before if before is not None and _REFUSED_TO_TRY in str(error) else str(error)
 
     def _set(self, reachable: bool, error: str | None, attempts: int) -> None:
         since = self._status.since if reachable == self._status.reachable else self._wall_clock()

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from swarmd.errors import NetworkError
 from swarmd.gossip import libp2p_streams
+from swarmd.gossip.background import Background
 from swarmd.gossip.dialer import Backoff, BootstrapDialer, address_peer_id, try_port
 from swarmd.gossip.known_peers import KnownPeers
 from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 _WATCH_SECONDS = 1.0
 _MEET_AGAIN_SECONDS = 3.0
 _RESUBSCRIBE_SECONDS = 0.2
+_LOOK_TIMEOUT_SECONDS = 3.0
 _UNANSWERED_CHECKS = 3
 _RESTART = Backoff(min_seconds=0.2, max_seconds=30.0)
 
@@ -129,9 +131,7 @@ class Libp2pTransport:
             self._ports = stack.enter_context(ListenPorts.take(self._settings.listen))
             daemon = await self._start_daemon()
             stack.callback(self._close_subscriptions)
-            group = await stack.enter_async_context(asyncio.TaskGroup())
-            supervision = group.create_task(self._supervise(daemon), name="p2pd supervision")
-            stack.callback(supervision.cancel)
+            await stack.enter_async_context(Background(self._supervise(daemon), "p2pd supervision"))
             try:
                 async with asyncio.timeout(self._settings.startup_timeout_seconds):
                     await self._up.wait()
@@ -230,7 +230,7 @@ class Libp2pTransport:
             self._restarts += 1
             lived_long = time.monotonic() - started > _RESTART.max_seconds
             failures = 1 if lived_long else failures + 1
-            log.warning("p2pd ended (%s); starting it again", daemon.last_line)
+            log.warning("p2pd ended (%s); starting it again", daemon.epitaph)
             while True:
                 await asyncio.sleep(_RESTART.pause(failures, rng))
                 try:
@@ -317,8 +317,12 @@ class Libp2pTransport:
 
     async def _look(self, daemon: P2PDaemon) -> None:
         """Refresh what the snapshot shows."""
-        connected = await daemon.connected()
-        _, self._addresses = await daemon.identify()
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_SECONDS):
+                connected = await daemon.connected()
+                _, self._addresses = await daemon.identify()
+        except TimeoutError as error:
+            raise RequestError(f"p2pd did not answer in {_LOOK_TIMEOUT_SECONDS:g} s") from error
         self._connected = connected
 
     async def _dial(self, peer_id: str, address: str) -> None:

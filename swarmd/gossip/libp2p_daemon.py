@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
@@ -91,6 +92,13 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
         """The last line p2pd printed, shortened."""
         return one_line(self._lines[-1]) if self._lines else "(it printed nothing)"
 
+    @property
+    def epitaph(self) -> str:
+        """How it ended, for a log line."""
+        code = self._child.returncode
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return f"{how}; its last line: {self.last_line}"
+
     async def wait_dead(self) -> None:
         """Return when the process has ended, for whatever reason."""
         await self._child.wait()
@@ -104,14 +112,12 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
             if task is not None:
                 task.cancel()
         if self._child is not None and self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.terminate()
+            self._signal(signal.SIGTERM)
             try:
                 async with asyncio.timeout(_STOP_TIMEOUT_SECONDS):
                     await self._child.wait()
             except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    self._child.kill()
+                self._signal(signal.SIGKILL)
                 await self._child.wait()
         self._remove_sockets()
 
@@ -121,8 +127,12 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
 
     def kill(self) -> None:
         """End a p2pd that does not answer any more."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not by asyncio's process object: that one may reap the child behind its watcher's back.
         with contextlib.suppress(ProcessLookupError):
-            self._child.kill()
+            os.kill(self.pid, number)
 
     async def identify(self) -> tuple[str, tuple[str, ...]]:
         """Own peer id and the multiaddrs p2pd announces, each ending in /p2p/PEERID."""
@@ -158,13 +168,16 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
         """Messages of a topic, our own included, until p2pd ends. Raises TransportDownError then."""
         request = _pubsub(p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic))
         async with self._control_connection() as (reader, writer):
-            await write_pbmsg(writer, request)
-            await _read_response(reader)
-            while True:
-                message = p2pd_pb2.PSMessage()
-                await read_pbmsg_safe(reader, message)
-                # "from" is a Python keyword. p2pd has checked the signature of this peer.
-                yield Received(str(PeerID(getattr(message, "from"))), message.data)
+            try:
+                await write_pbmsg(writer, request)
+                await _read_response(reader)
+                while True:
+                    message = p2pd_pb2.PSMessage()
+                    await read_pbmsg_safe(reader, message)
+                    # "from" is a Python keyword. p2pd has checked the signature of this peer.
+                    yield Received(str(PeerID(getattr(message, "from"))), message.data)
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                raise TransportDownError("p2pd ended") from error
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -178,9 +191,12 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
             ),
         )
         async with self._control_connection() as (reader, writer):
-            await write_pbmsg(writer, request)
-            await _read_response(reader)
-            yield reader, writer
+            try:
+                await write_pbmsg(writer, request)
+                await _read_response(reader)
+                yield reader, writer
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                raise RequestError("the stream was closed before the reply was complete") from error
 
     async def _launch(self, settings: DaemonSettings, listen: Sequence[str]) -> None:
         arguments = self._make_process_args(
@@ -262,17 +278,13 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
 
     @contextlib.asynccontextmanager
     async def _control_connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A control connection of its own; whatever p2pd's death breaks on it is TransportDownError."""
+        """A control connection of its own. Raises TransportDownError when p2pd is not there."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._daemon_listen_maddr["unix"])
         except OSError as error:
             raise TransportDownError("p2pd is not running") from error
         try:
             yield reader, writer
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
-            if self._child.returncode is None and self._alive:
-                raise RequestError(f"the connection broke: {one_line(str(error))}") from error
-            raise TransportDownError("p2pd ended") from error
         finally:
             writer.close()
 
@@ -285,6 +297,8 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
                 return await _read_response(reader)
         except TimeoutError as error:
             raise RequestError(f"p2pd did not answer in {timeout_seconds:g} s") from error
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise TransportDownError("p2pd ended") from error
 
 
 def one_line(text: str) -> str:

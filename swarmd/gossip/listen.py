@@ -93,13 +93,15 @@ class ListenPorts:
         lock = _lock_port(kind, port) if port else None
         if port and lock is None:
             return None
-        free = _free_port(address, network, host, kind, port)
-        if lock is None and free is not None:
+        free = None
+        try:
+            free = _free_port(address, network, host, kind, port)
+        finally:
+            if free is None and lock is not None:
+                os.close(lock)
+        if free is not None and lock is None:
             lock = _lock_port(kind, free)
-        if lock is None:
-            return None
-        if free is None:
-            os.close(lock)
+        if free is None or lock is None:
             return None
         self._locks.append(lock)
         return free

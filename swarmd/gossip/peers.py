@@ -151,7 +151,7 @@ def _view(peer_id: str, peer: _Peer, connected: bool, now: float) -> PeerView:
 
 
 def save_known_peers(
-    path: Path, peers: Iterable[KnownPeer], connections: Mapping[str, tuple[str, ...]]
+    path: Path, peers: Iterable[KnownPeer], connected: Mapping[str, tuple[str, ...]]
 ) -> None:
     """Write the peers to remember, replacing the file in one step. Raises OSError.
 
