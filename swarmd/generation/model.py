@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -30,12 +31,21 @@ def load_model(path: str, dtype: torch.dtype) -> Any:
         GenerationError: the folder cannot be loaded.
     """
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GenerationError(f"cannot load the model in {path}: {reason}") from error
+    # transformers fills what is missing with random numbers, and only warns.
+    if missing := sorted(loading["missing_keys"]):
+        raise GenerationError(f"the weights in {path} lack {len(missing)} tensors, such as {missing[0]}")
+    return model
 
 
 @torch.no_grad()
