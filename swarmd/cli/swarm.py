@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from swarmd.cli.local import local
 from swarmd.cli.options import JsonOption
 from swarmd.errors import ConfigError
 from swarmd.tasks.manifest import Manifest, TaskEntry
@@ -15,6 +16,7 @@ from swarmd.tasks.manifest import Manifest, TaskEntry
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
+app.command(name="local", hidden=True)(local)
 
 ManifestArgument = Annotated[
     str, typer.Argument(metavar="FILE|NAME", help="A TOML file, or a built-in name.", show_default=False)

@@ -255,7 +255,8 @@ def _now(status: NodeStatus) -> str:
     if busy:
         return f"Starting: {words.printable(', '.join(busy), 100)}."
     if status.waiting_for:
-        return f"Waiting for {words.printable(status.waiting_for, 60)}."
+        text = words.printable(status.waiting_for, 100)
+        return f"{text[0].upper()}{text[1:]}."
     return {"starting": "Starting.", "stopping": "Saving a checkpoint.", "stopped": "Stopped."}.get(
         status.state, "Sampling and training."
     )

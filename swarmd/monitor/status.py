@@ -111,7 +111,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int = 0
     """Memory of the daemon without its workers."""
     waiting_for: str = ""
-    """What the node waits for, in words. Empty: nothing."""
+    """Who waits for what, in words: `trainer waits for 2 more rollout groups`. Empty: nobody waits."""
     problems: tuple[str, ...] = ()
     """What a person should know or see to, one line each."""
     versions: dict[str, str] = {}

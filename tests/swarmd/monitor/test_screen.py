@@ -22,7 +22,11 @@ def drawn(view, width=80, height=24):
 
 FULL = View(sample_status(), sample_peers())
 CROWD = View(
-    sample_status(peers=40, problems=("a long problem " * 20,) * 5, waiting_for="2 more rollout groups"),
+    sample_status(
+        peers=40,
+        problems=("a long problem " * 20,) * 5,
+        waiting_for="trainer waits for 2 more rollout groups",
+    ),
     tuple(
         PeerStatus(peer_id=PEER_ID[:-2] + f"{n:02}", name="狐" * 40, model="m" * 90, round=n, accepted=n)
         for n in range(40)
@@ -61,9 +65,9 @@ def test_a_larger_terminal_gets_a_taller_chart():
 
 
 def test_waiting_and_problems_are_in_words():
-    view = View(sample_status(waiting_for="2 more rollout groups", problems=("disk full",)))
+    view = View(sample_status(waiting_for="trainer waits for 2 more rollout groups", problems=("disk full",)))
     text = drawn(view)
-    assert "Waiting for 2 more rollout groups." in text
+    assert "Trainer waits for 2 more rollout groups." in text
     assert "! disk full" in text
 
 
