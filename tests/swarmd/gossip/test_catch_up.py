@@ -1,0 +1,166 @@
+import asyncio
+
+from swarmd_protocol.codec import decode, encode
+from swarmd_protocol.messages import CatchUpReply, CatchUpRequest
+from swarmd_protocol.topics import CATCH_UP_PROTOCOL
+
+from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
+from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.transport import MAX_REPLY_BYTES, Received, Subscription
+
+SWARM = "ab" * 32
+NOW = 1_700_000_000.0
+NOW_MS = int(NOW * 1000)
+
+
+def recent_groups(groups: int = 100, size_bytes: int = 1_000_000) -> RecentGroups:
+    return RecentGroups(groups, size_bytes, max_age_ms=600_000, wall_clock=lambda: NOW)
+
+
+def filled(count: int, each_bytes: int = 10, groups: int = 100, size_bytes: int = 1_000_000) -> RecentGroups:
+    recent = recent_groups(groups, size_bytes)
+    for number in range(count):
+        recent.add(number.to_bytes(each_bytes, "big"), NOW_MS - 1_000 + number)
+    return recent
+
+
+def numbers(envelopes: tuple[bytes, ...]) -> list[int]:
+    return [int.from_bytes(envelope, "big") for envelope in envelopes]
+
+
+def test_recent_groups_come_newest_first_within_the_limits_asked_for() -> None:
+    recent = filled(10)
+    assert numbers(recent.newest(0, 3, 1_000)) == [9, 8, 7]
+    assert numbers(recent.newest(0, 100, 25)) == [9, 8]
+    assert numbers(recent.newest(NOW_MS - 1_000 + 8, 100, 1_000)) == [9, 8]
+
+
+def test_recent_groups_are_bounded_in_number_and_in_bytes() -> None:
+    assert numbers(filled(10, groups=3).newest(0, 100, 1_000)) == [9, 8, 7]
+    assert numbers(filled(10, size_bytes=45).newest(0, 100, 1_000)) == [9, 8, 7, 6]
+
+
+def test_groups_that_would_be_stale_on_arrival_are_left_out() -> None:
+    recent = recent_groups()
+    recent.add(b"old", NOW_MS - 600_001)
+    recent.add(b"fresh", NOW_MS - 599_000)
+    assert recent.newest(0, 10, 1_000) == (b"fresh",)
+
+
+async def ask(server: CatchUpServer, peer_id: str = "peer", **changes: int | str) -> CatchUpReply:
+    fields = {"swarm_id": SWARM, "since_ms": 0, "max_groups": 100, "max_bytes": 1_000_000} | changes
+    reply = decode(await server.answer(peer_id, encode(CatchUpRequest(**fields))), CatchUpReply)
+    assert isinstance(reply, CatchUpReply)
+    return reply
+
+
+async def test_the_server_gives_no_more_than_it_wants_whatever_is_asked_for() -> None:
+    assert numbers((await ask(CatchUpServer(SWARM, filled(10), 2, 1_000))).envelopes) == [9, 8]
+    assert numbers((await ask(CatchUpServer(SWARM, filled(10), 100, 35))).envelopes) == [9, 8, 7]
+    assert numbers((await ask(CatchUpServer(SWARM, filled(10), 5, 1_000), max_groups=1)).envelopes) == [9]
+
+
+async def test_the_largest_reply_can_be_sent() -> None:
+    recent = filled(200, each_bytes=100_000, groups=1_000, size_bytes=100_000_000)
+    server = CatchUpServer(SWARM, recent, 1_000, 100_000_000)
+    reply = await server.answer("peer", encode(CatchUpRequest(SWARM, 0, 1_000, 100_000_000)))
+    assert 15_000_000 < len(reply) <= MAX_REPLY_BYTES
+
+
+async def test_a_request_for_another_swarm_or_without_sense_is_refused_with_the_reason() -> None:
+    server = CatchUpServer(SWARM, filled(10), 10, 1_000)
+    assert (await ask(server, swarm_id="cd" * 32)).refused == "wrong_swarm"
+    assert (await ask(server, max_groups=-1)).refused == "malformed"
+    for garbage in (b"", b"\xc1", b"\xdf\xff\xff\xff\xff", bytes(100)):
+        reply = decode(await server.answer("peer", garbage), CatchUpReply)
+        assert isinstance(reply, CatchUpReply)
+        assert reply.refused == "malformed"
+        assert reply.envelopes == ()
+
+
+async def test_a_peer_that_asks_again_at_once_is_told_to_wait() -> None:
+    now = [0.0]
+    server = CatchUpServer(SWARM, filled(10), 10, 1_000, clock=lambda: now[0])
+    assert (await ask(server)).refused is None
+    assert "again" in str((await ask(server)).refused)
+    assert (await ask(server, peer_id="another")).refused is None
+    now[0] += 6
+    assert (await ask(server)).refused is None
+
+
+async def catch_up(
+    servers: dict[str, RecentGroups], max_groups: int = 100, max_bytes: int = 1_000_000
+) -> tuple[CatchUp, Subscription]:
+    network = InMemoryNetwork()
+    joiner = network.transport("joiner")
+    inbox = Subscription("topic", 1_000)
+    task = CatchUp(joiner, SWARM, inbox, max_groups, max_bytes, 600, wall_clock=lambda: NOW)
+    async with joiner:
+        for peer_id, recent in servers.items():
+            member = network.transport(peer_id)
+            await member.__aenter__()
+            server = CatchUpServer(SWARM, recent, 1_000, 1_000_000)
+            member.serve(CATCH_UP_PROTOCOL, server.answer)
+        await task.run(patience_seconds=1)
+    return task, inbox
+
+
+async def test_a_joiner_gets_what_a_peer_holds_oldest_first() -> None:
+    task, inbox = await catch_up({"a": filled(5)})
+    inbox.close()
+    assert [received async for received in inbox] == [
+        Received("a", number.to_bytes(10, "big")) for number in range(5)
+    ]
+    assert (task.result.envelopes, task.result.bytes, task.result.peers) == (5, 50, 1)
+
+
+async def test_a_joiner_asks_several_peers_but_stops_when_it_has_enough() -> None:
+    task, inbox = await catch_up({name: filled(5) for name in "abcde"})
+    assert task.result.peers == 3
+    assert len(inbox) == 15
+    task, inbox = await catch_up({name: filled(5) for name in "abc"}, max_groups=7)
+    assert len(inbox) == 7
+    task, inbox = await catch_up({name: filled(5) for name in "abc"}, max_bytes=50)
+    assert len(inbox) == 5
+
+
+async def test_a_peer_that_answers_nonsense_or_too_much_is_passed_over() -> None:
+    network = InMemoryNetwork()
+    inbox = Subscription("topic", 1_000)
+    async with (
+        network.transport("joiner") as joiner,
+        network.transport("liar") as liar,
+        network.transport("glutton") as glutton,
+        network.transport("honest") as honest,
+    ):
+
+        async def lie(peer_id: str, data: bytes) -> bytes:
+            return b"\xdd\xff\xff\xff\xff"
+
+        async def overdo(peer_id: str, data: bytes) -> bytes:
+            return encode(CatchUpReply(envelopes=(bytes(2_000_000),)))
+
+        liar.serve(CATCH_UP_PROTOCOL, lie)
+        glutton.serve(CATCH_UP_PROTOCOL, overdo)
+        honest.serve(CATCH_UP_PROTOCOL, CatchUpServer(SWARM, filled(3), 10, 1_000).answer)
+        task = CatchUp(joiner, SWARM, inbox, 100, 1_000_000, 600, wall_clock=lambda: NOW)
+        result = await task.run(patience_seconds=1)
+    assert result.envelopes == len(inbox) == 3
+    assert result.peers == 1
+
+
+async def test_a_joiner_waits_for_the_first_peer_but_not_for_ever() -> None:
+    network = InMemoryNetwork()
+    inbox = Subscription("topic", 1_000)
+    async with network.transport("joiner") as joiner:
+        task = CatchUp(joiner, SWARM, inbox, 100, 1_000_000, 600, wall_clock=lambda: NOW)
+        assert (await task.run(patience_seconds=0.2)).peers == 0
+        running = asyncio.create_task(task.run(patience_seconds=20))
+        await asyncio.sleep(0.1)
+        async with network.transport("late") as late:
+            late.serve(CATCH_UP_PROTOCOL, CatchUpServer(SWARM, filled(3), 10, 1_000).answer)
+            async with asyncio.timeout(10):
+                while not len(inbox):  # noqa: ASYNC110  # a queue without an event for tests
+                    await asyncio.sleep(0.05)
+            running.cancel()
+    assert task.result.envelopes == 3
