@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from swarmd.config import Config
+from swarmd.console import NodeConsole, has_screen
 from swarmd.errors import SwarmdError, WorkerError
 from swarmd.identity import Identity
 from swarmd.loops.evaluate import EvaluateLoop
@@ -71,10 +72,10 @@ def run_node(config: Config, home: Home, *, console: bool) -> int:
             level=config.monitor.log_level,
             max_bytes=config.monitor.log_bytes,
             json_lines=config.node.json_logs,
-            to_stderr=console,
+            to_stderr=console and not has_screen(console),
         )
         with lock_identity(identity.peer_id), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Node(config, home, model, manifest, identity).run())
+            runner.run(Node(config, home, model, manifest, identity, attended=console).run())
     return 0
 
 
@@ -82,7 +83,14 @@ class Node:
     """One node. Its rooms are built here; what they do stands in the rooms and the loops."""
 
     def __init__(
-        self, config: Config, home: Home, model: ModelFolder, manifest: Manifest, identity: Identity
+        self,
+        config: Config,
+        home: Home,
+        model: ModelFolder,
+        manifest: Manifest,
+        identity: Identity,
+        *,
+        attended: bool,
     ) -> None:
         self._config = config
         self._home = home
@@ -125,6 +133,7 @@ class Node:
             loop_lag=self._loop_lag,
             network=self._network,
         )
+        self._console = NodeConsole(self._observer, home, attended=attended)
 
     async def run(self) -> None:
         """Run until asked to stop or out of rounds. Raises SwarmdError when the node cannot go on."""
@@ -145,6 +154,9 @@ class Node:
                 )
             async with self._background():
                 await self._until_stop(self._lead())
+                # The plot is drawn while the workers stop.
+                plot = asyncio.ensure_future(self._console.draw_plot())
+            await self._console.say_end(await plot)
         if self._failure is not None:
             raise self._failure
 
@@ -156,6 +168,7 @@ class Node:
                 group.create_task(self._guard(worker.run()), name=worker.name)
                 for worker in self._processes.workers
             ]
+            tasks.append(group.create_task(self._console.run(), name="screen"))
             tasks.append(group.create_task(self._loop_lag.run(), name="loop lag"))
             tasks.append(group.create_task(self._keep_last_known_fresh(), name="last known state"))
             try:
@@ -261,7 +274,9 @@ class Node:
 
     async def _note_round(self, done: Round) -> None:
         """Book a round, and save a checkpoint when it is time."""
-        await self._history.append(self._observer.note_round(done))
+        record = self._observer.note_round(done)
+        self._console.note_round(record)
+        await self._history.append(record)
         every = self._config.schedule.checkpoint_every_rounds
         if every and done.number % every == 0:
             await self._save(f"after round {done.number}", CHECKPOINT_SECONDS)
