@@ -69,6 +69,11 @@ def test_show_gives_every_value_as_json(swarm):
     assert {t["dataset"]: t["config_digest"] for t in shown["tasks"]} == Manifest.load("tiny").task_digests
 
 
+def test_local_swarm_is_there_but_hidden(swarm):
+    assert "--nodes" in swarm("local", "--help")[1]
+    assert "local" not in swarm("--help")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
