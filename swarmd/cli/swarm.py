@@ -1,4 +1,4 @@
-"""`swarmd swarm`: the manifests that swarms agree on, as plain files; and, hidden, a swarm on this machine."""
+"""`swarmd swarm`: the manifests that swarms agree on, as files; and, hidden, a swarm on this machine."""
 
 from __future__ import annotations
 
