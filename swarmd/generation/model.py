@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from swarmd.errors import GenerationError
 from swarmd.generation.batching import MemoryCost
@@ -30,6 +31,7 @@ def load_model(path: str, dtype: torch.dtype) -> Any:
     Raises:
         GenerationError: the folder cannot be loaded.
     """
+    logging.disable_progress_bar()  # The daemon shows progress; a bar only fills the worker's log.
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             path,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 import swarmd
 from swarmd.generation.messages import SampleRequest
@@ -40,7 +39,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    logging.disable_progress_bar()
 
     model = load_model(arguments.model, torch.float32).eval()
     tokenizer = load_tokenizer(arguments.model)
@@ -53,9 +51,7 @@ def main() -> None:
         started = time.perf_counter()
         engine_tokens = engine.sample(request).generated_tokens
         between = time.perf_counter()
-        plain_tokens = _generate(
-            model, tokenizer, prompts, arguments.group_size, arguments.new_tokens, number
-        )
+        plain_tokens = _generate(model, tokenizer, request)
         engine_seconds.append(between - started)
         plain_seconds.append(time.perf_counter() - between)
     # The first of each warms up.
