@@ -6,7 +6,8 @@ Each class carries the exit code that the command line ends with when nothing ca
 
 class SwarmdError(Exception):
     """Base of all errors that swarmd raises on purpose. The message is one line for a person:
-    what happened, what was expected, what to do."""
+    what happened, what was expected, what to do.
+    """
 
     exit_code = 1
 
