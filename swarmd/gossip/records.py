@@ -9,15 +9,17 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
 from swarmd_protocol.codec import DecodeLimits, decode
 from swarmd_protocol.envelope import Envelope, EnvelopeBody, EnvelopeLimits, Verify, open_envelope
 from swarmd_protocol.errors import Reason, Refusal
 from swarmd_protocol.messages import Kind, ManifestMessage, NodeRecordMessage
 from swarmd_protocol.peer_id import peer_id_of, public_key_of
 from swarmd_protocol.topics import manifest_key, node_records_key
-from swarmd_protocol.validation import RecordLimits, check_manifest_text, check_node_record
+from swarmd_protocol.validation import MAX_ADDRESSES, RecordLimits, check_manifest_text, check_node_record
 
 from swarmd.errors import NetworkError
+from swarmd.gossip.listen import is_loopback
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.publisher import Author
 from swarmd.gossip.transport import MAX_RECORD_BYTES, Transport
@@ -57,7 +59,7 @@ class NodeRecords:
     Args:
         transport: the DHT.
         author: seals.
-        describe: the own record as of now.
+        describe: the own record as of now; addresses and time are filled in here.
         manifest_toml: the swarm's manifest, kept there for joiners.
         peers: told what peers say about themselves.
         verify: checks a signature.
@@ -106,7 +108,10 @@ class NodeRecords:
     async def write(self) -> None:
         """Renew the own record and the manifest. Raises NetworkError."""
         now_ms = int(self._wall_clock() * 1000)
-        record = self._author.seal(self._describe(), Kind.NODE_RECORD, now_ms)
+        described = msgspec.structs.replace(
+            self._describe(), addresses=_announced(self._transport.state.addresses), created_ms=now_ms
+        )
+        record = self._author.seal(described, Kind.NODE_RECORD, now_ms)
         await self._transport.put_record(node_records_key(self._author.swarm_id), record, self._ttl_seconds)
         manifest = self._author.seal(ManifestMessage(self._manifest_toml), Kind.MANIFEST, now_ms)
         await self._transport.put_record(manifest_key(self._author.swarm_id), manifest, self._ttl_seconds)
@@ -153,6 +158,12 @@ class NodeRecords:
             if frozenset(self._transport.state.connected) != connected:
                 await asyncio.sleep(min(_SETTLE_SECONDS, self._interval_seconds))
                 return
+
+
+def _announced(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Addresses of use to others: a loopback address names another machine there."""
+    outside = tuple(address for address in addresses if not is_loopback(address))
+    return (outside or addresses)[:MAX_ADDRESSES]
 
 
 async def fetch_manifests(

@@ -1,6 +1,7 @@
 import asyncio
 import time
 
+import msgspec
 import pytest
 from swarmd_protocol.envelope import seal_message
 from swarmd_protocol.messages import Kind, ManifestMessage, NodeRecordMessage
@@ -10,9 +11,11 @@ from swarmd.gossip.memory import InMemoryNetwork, InMemoryTransport
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.publisher import Author
 from swarmd.gossip.records import NodeRecords, fetch_manifests, record_check
+from swarmd.gossip.transport import TransportState
 from swarmd.identity import Identity, verify
 
 SWARM = "ab" * 32
+MANY_ADDRESSES = tuple(f"/ip4/192.0.2.{number}/tcp/1" for number in range(40))
 ME, OTHER = Identity.generate(), Identity.generate()
 
 
@@ -23,7 +26,7 @@ def describe(name: str = "node") -> NodeRecordMessage:
         software="swarmd 1",
         round=3,
         policy_version=2,
-        addresses=("/ip4/127.0.0.1/tcp/1",),
+        addresses=(),
         created_ms=int(time.time() * 1000),
     )
 
@@ -66,6 +69,7 @@ async def test_nodes_learn_from_records_who_the_others_are() -> None:
         await other_records.read()
     (view,) = my_book.views(())
     assert (view.peer_id, view.name, view.round) == (OTHER.peer_id, "other", 3)
+    assert view.addresses == (f"/memory/{OTHER.peer_id}",)
     assert other_book.views(())[0].name == "me"
 
 
@@ -100,6 +104,33 @@ async def test_a_bad_record_is_ignored(value: bytes) -> None:
         book = PeerBook(ME.peer_id)
         await records(mine, ME, book).read()
     assert book.views(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "announced"),
+    [
+        (("/ip4/127.0.0.1/tcp/1", "/ip4/192.0.2.1/tcp/1"), ("/ip4/192.0.2.1/tcp/1",)),
+        (("/ip4/127.0.0.1/tcp/1",), ("/ip4/127.0.0.1/tcp/1",)),
+        (
+            tuple(f"/ip4/192.0.2.{n}/tcp/1" for n in range(40)),
+            tuple(f"/ip4/192.0.2.{n}/tcp/1" for n in range(16)),
+        ),
+    ],
+)
+async def test_a_record_holds_the_addresses_of_use_to_others(
+    own: tuple[str, ...], announced: tuple[str, ...]
+) -> None:
+    class Elsewhere(InMemoryTransport):
+        @property
+        def state(self) -> TransportState:
+            return msgspec.structs.replace(super().state, addresses=own)
+
+    network = InMemoryNetwork()
+    async with Elsewhere(network, OTHER.peer_id) as others, network.transport(ME.peer_id) as mine:
+        await records(others, OTHER, PeerBook(OTHER.peer_id)).write()
+        book = PeerBook(ME.peer_id)
+        await records(mine, ME, book).read()
+    assert book.views(())[0].addresses == announced
 
 
 async def test_a_running_node_reads_again_soon_after_a_peer_connected() -> None:
