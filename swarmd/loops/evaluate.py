@@ -36,6 +36,8 @@ class EvaluateLoop:
         """Evaluate before the first round and then every `every_rounds` rounds."""
         asked: list[tuple[TaskReference, Prompt]] = []
         while True:
+            # A generator that has just been started holds the model as it came, not the policy.
+            await state.until(LOOP, lambda: state.served_version is not None, lambda: "the policy")
             try:
                 asked = asked or await self._ask()
                 state.eval_reward = await self._evaluate(asked)

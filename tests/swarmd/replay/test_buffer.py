@@ -1,5 +1,6 @@
 """The replay buffer: its bounds, its quotas, and what it lets the sampler draw."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.replay.buffer import Drop, ReplayBuffer
-from swarmd.types import Completion, FinishReason, Prompt, RolloutGroup, TaskReference
+from swarmd.types import RolloutGroup
+
+MakeGroup = Callable[..., RolloutGroup]
 
 
 @dataclass
@@ -32,54 +35,28 @@ def make_buffer(clock: Clock | None = None, **changes: object) -> ReplayBuffer:
     return ReplayBuffer(**(settings | changes))  # type: ignore[arg-type]
 
 
-def make_group(
-    number: int,
-    author: str = "peer",
-    *,
-    rewards: tuple[float, ...] = (0.0, 1.0),
-    version: int = 0,
-    received_at: float = 1000.0,
-    size_bytes: int = 100,
-    is_local: bool = False,
-) -> RolloutGroup:
-    completions = tuple(Completion(f"{author} {number} {i}", FinishReason.STOP) for i in range(len(rewards)))
-    return RolloutGroup(
-        group_id=f"{number:032x}",
-        author=author,
-        is_local=is_local,
-        task=TaskReference("basic_arithmetic", "digest", 7, number),
-        prompt=Prompt("plain", "1 + 1"),
-        completions_G=completions,
-        rewards_G=rewards,
-        policy_version=version,
-        created_at=0.0,
-        received_at=received_at,
-        size_bytes=size_bytes,
-    )
-
-
-def test_an_informative_group_is_kept_and_can_be_drawn() -> None:
+def test_an_informative_group_is_kept_and_can_be_drawn(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     group = make_group(1)
     assert buffer.add_external(group) is None
     assert buffer.drawable() == [group]
 
 
-def test_a_group_without_reward_differences_does_not_enter() -> None:
+def test_a_group_without_reward_differences_does_not_enter(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     assert buffer.add_external(make_group(1, rewards=(1.0, 1.0))) is Drop.NO_SIGNAL
     assert buffer.stats().external == 0
     assert buffer.stats().dropped == {"no_signal": 1}
 
 
-def test_the_same_group_enters_once() -> None:
+def test_the_same_group_enters_once(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     buffer.add_external(make_group(1))
     assert buffer.add_external(make_group(1)) is Drop.DUPLICATE
     assert buffer.stats().external == 1
 
 
-def test_a_used_up_group_does_not_come_back_when_it_is_sent_again() -> None:
+def test_a_used_up_group_does_not_come_back_when_it_is_sent_again(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     group = make_group(1)
     buffer.add_external(group)
@@ -87,7 +64,7 @@ def test_a_used_up_group_does_not_come_back_when_it_is_sent_again() -> None:
     assert buffer.add_external(group) is Drop.DUPLICATE
 
 
-def test_content_copied_under_another_name_is_a_duplicate() -> None:
+def test_content_copied_under_another_name_is_a_duplicate(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     original = make_group(1, "honest")
     copied = msgspec.structs.replace(original, author="thief")
@@ -95,7 +72,7 @@ def test_content_copied_under_another_name_is_a_duplicate() -> None:
     assert buffer.add_external(copied) is Drop.DUPLICATE
 
 
-def test_a_reused_group_id_with_other_content_is_refused_and_bytes_stay_right() -> None:
+def test_a_reused_group_id_with_other_content_is_refused_and_bytes_stay_right(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     buffer.add_external(make_group(1))
     reused = msgspec.structs.replace(make_group(2), group_id=f"{1:032x}")
@@ -103,7 +80,7 @@ def test_a_reused_group_id_with_other_content_is_refused_and_bytes_stay_right() 
     assert buffer.stats().bytes == 100
 
 
-def test_a_peer_over_its_quota_loses_its_own_oldest_group() -> None:
+def test_a_peer_over_its_quota_loses_its_own_oldest_group(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     buffer.add_external(make_group(1, "quiet"))
     for number in range(2, 9):
@@ -114,14 +91,14 @@ def test_a_peer_over_its_quota_loses_its_own_oldest_group() -> None:
     assert buffer.stats().dropped == {"quota": 2}
 
 
-def test_a_peer_over_its_quota_in_bytes_loses_its_own_oldest_group() -> None:
+def test_a_peer_over_its_quota_in_bytes_loses_its_own_oldest_group(make_group: MakeGroup) -> None:
     buffer = make_buffer(capacity_bytes=1000)
     for number in range(3):
         buffer.add_external(make_group(number, size_bytes=200))
     assert [group.task.index for group in buffer.drawable()] == [1, 2]
 
 
-def test_a_full_buffer_takes_room_from_the_peer_that_holds_most() -> None:
+def test_a_full_buffer_takes_room_from_the_peer_that_holds_most(make_group: MakeGroup) -> None:
     buffer = make_buffer(capacity_groups=6)
     for number in range(3):
         buffer.add_external(make_group(number, "large", size_bytes=300))
@@ -132,12 +109,12 @@ def test_a_full_buffer_takes_room_from_the_peer_that_holds_most() -> None:
     assert buffer.stats().dropped == {"capacity": 1}
 
 
-def test_a_group_larger_than_a_peers_share_is_refused() -> None:
+def test_a_group_larger_than_a_peers_share_is_refused(make_group: MakeGroup) -> None:
     buffer = make_buffer(capacity_bytes=1000)
     assert buffer.add_external(make_group(1, size_bytes=501)) is Drop.TOO_LARGE
 
 
-def test_an_old_group_is_neither_drawn_nor_kept() -> None:
+def test_an_old_group_is_neither_drawn_nor_kept(make_group: MakeGroup) -> None:
     clock = Clock()
     buffer = make_buffer(clock)
     buffer.add_external(make_group(1))
@@ -147,11 +124,11 @@ def test_an_old_group_is_neither_drawn_nor_kept() -> None:
     assert buffer.stats().dropped == {"stale": 1}
 
 
-def test_a_group_that_arrives_too_old_does_not_enter() -> None:
+def test_a_group_that_arrives_too_old_does_not_enter(make_group: MakeGroup) -> None:
     assert make_buffer().add_external(make_group(1, received_at=939.0)) is Drop.STALE
 
 
-def test_a_group_far_behind_its_authors_newest_is_not_drawn() -> None:
+def test_a_group_far_behind_its_authors_newest_is_not_drawn(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     buffer.add_external(make_group(1, "a", version=0))
     buffer.add_external(make_group(2, "a", version=5))
@@ -159,7 +136,7 @@ def test_a_group_far_behind_its_authors_newest_is_not_drawn() -> None:
     assert {group.task.index for group in buffer.drawable()} == {2, 3}
 
 
-def test_a_group_may_be_drawn_as_often_as_configured() -> None:
+def test_a_group_may_be_drawn_as_often_as_configured(make_group: MakeGroup) -> None:
     buffer = make_buffer(max_uses=2)
     group = make_group(1)
     buffer.add_external(group)
@@ -169,18 +146,18 @@ def test_a_group_may_be_drawn_as_often_as_configured() -> None:
     assert buffer.drawable() == []
 
 
-def test_own_groups_are_taken_oldest_first_and_once() -> None:
+def test_own_groups_are_taken_oldest_first_and_once(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     for number in range(3):
-        buffer.add_local(make_group(number, is_local=True))
+        buffer.add_local(make_group(number, "self"))
     assert [group.task.index for group in buffer.take_local(2)] == [0, 1]
     assert buffer.local_waiting(policy_version=0) == 1
 
 
-def test_own_groups_of_an_old_policy_are_forgotten_and_counted() -> None:
+def test_own_groups_of_an_old_policy_are_forgotten_and_counted(make_group: MakeGroup) -> None:
     buffer = make_buffer()
-    buffer.add_local(make_group(1, version=0, is_local=True))
-    buffer.add_local(make_group(2, version=1, is_local=True))
+    buffer.add_local(make_group(1, "self", version=0))
+    buffer.add_local(make_group(2, "self", version=1))
     assert buffer.local_waiting(policy_version=5) == 1
     assert buffer.stats().dropped == {"local_stale": 1}
 
@@ -195,13 +172,15 @@ def test_own_groups_of_an_old_policy_are_forgotten_and_counted() -> None:
     )
 )
 def test_whatever_arrives_the_bounds_hold_and_the_bytes_add_up(
-    capacity_bytes: int, steps: list[tuple[int, str, int, bool, float]]
+    make_group: MakeGroup, capacity_bytes: int, steps: list[tuple[int, str, int, bool, float]]
 ) -> None:
     clock = Clock()
     buffer = make_buffer(clock, capacity_groups=6, capacity_bytes=capacity_bytes, max_age_seconds=20.0)
     for number, author, size_bytes, is_local, seconds in steps:
         clock.now += seconds
-        group = make_group(number, author, size_bytes=size_bytes, received_at=clock.now, is_local=is_local)
+        group = make_group(
+            number, "self" if is_local else author, size_bytes=size_bytes, received_at=clock.now
+        )
         if is_local:
             buffer.add_local(group)
         else:

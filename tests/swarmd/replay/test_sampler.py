@@ -2,51 +2,43 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
+
+import pytest
 
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
-from swarmd.types import Completion, FinishReason, Prompt, RolloutGroup, TaskReference
+from swarmd.types import RolloutGroup
+
+MakeBuffer = Callable[[int, int], ReplayBuffer]
 
 
-def make_group(number: int, *, is_local: bool, version: int = 0) -> RolloutGroup:
-    author = "self" if is_local else f"peer{number % 3}"
-    return RolloutGroup(
-        group_id=f"{number:032x}",
-        author=author,
-        is_local=is_local,
-        task=TaskReference("basic_arithmetic", "digest", 7, number),
-        prompt=Prompt("plain", "1 + 1"),
-        completions_G=tuple(Completion(f"{author} {number} {i}", FinishReason.STOP) for i in range(2)),
-        rewards_G=(0.0, 1.0),
-        policy_version=version,
-        created_at=0.0,
-        received_at=0.0,
-        size_bytes=100,
-    )
+@pytest.fixture(scope="session")
+def make_buffer(make_group: Callable[..., RolloutGroup]) -> MakeBuffer:
+    def make(local: int, external: int) -> ReplayBuffer:
+        buffer = ReplayBuffer(
+            capacity_groups=100,
+            capacity_bytes=1_000_000,
+            peer_share=1.0,
+            max_age_seconds=60.0,
+            max_policy_lag=4,
+            max_uses=1,
+            clock=lambda: 1000.0,
+        )
+        for number in range(local):
+            buffer.add_local(make_group(number, "self"))
+        for number in range(external):
+            buffer.add_external(make_group(number, f"peer{number % 3}"))
+        return buffer
 
-
-def make_buffer(local: int, external: int, max_uses: int = 1) -> ReplayBuffer:
-    buffer = ReplayBuffer(
-        capacity_groups=100,
-        capacity_bytes=1_000_000,
-        peer_share=1.0,
-        max_age_seconds=60.0,
-        max_policy_lag=4,
-        max_uses=max_uses,
-        clock=lambda: 0.0,
-    )
-    for number in range(local):
-        buffer.add_local(make_group(number, is_local=True))
-    for number in range(external):
-        buffer.add_external(make_group(number, is_local=False))
-    return buffer
+    return make
 
 
 def make_sampler(buffer: ReplayBuffer, seed: int = 0) -> Sampler:
     return Sampler(buffer, local_groups=4, external_groups=4, generator=random.Random(seed))
 
 
-def test_a_batch_has_i_own_and_j_external_groups() -> None:
+def test_a_batch_has_i_own_and_j_external_groups(make_buffer: MakeBuffer) -> None:
     batch = make_sampler(make_buffer(local=6, external=9)).draw(policy_version=0)
     assert batch is not None
     assert (len(batch.groups), batch.external, batch.filled) == (8, 4, 0)
@@ -54,19 +46,19 @@ def test_a_batch_has_i_own_and_j_external_groups() -> None:
     assert len({(group.author, group.group_id) for group in batch.groups}) == 8
 
 
-def test_missing_external_groups_are_filled_with_own_ones_and_counted() -> None:
+def test_missing_external_groups_are_filled_with_own_ones_and_counted(make_buffer: MakeBuffer) -> None:
     batch = make_sampler(make_buffer(local=8, external=1)).draw(policy_version=0)
     assert batch is not None
     assert (len(batch.groups), batch.external, batch.filled) == (8, 1, 3)
 
 
-def test_a_node_alone_trains_on_own_groups_only() -> None:
+def test_a_node_alone_trains_on_own_groups_only(make_buffer: MakeBuffer) -> None:
     batch = make_sampler(make_buffer(local=8, external=0)).draw(policy_version=0)
     assert batch is not None
     assert (batch.external, batch.filled) == (0, 4)
 
 
-def test_nothing_is_taken_while_too_few_groups_are_at_hand() -> None:
+def test_nothing_is_taken_while_too_few_groups_are_at_hand(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(local=4, external=3)
     sampler = make_sampler(buffer)
     assert sampler.missing(policy_version=0) == 1
@@ -74,17 +66,17 @@ def test_nothing_is_taken_while_too_few_groups_are_at_hand() -> None:
     assert (buffer.stats().local, buffer.stats().external) == (4, 3)
 
 
-def test_external_groups_never_stand_in_for_own_ones() -> None:
+def test_external_groups_never_stand_in_for_own_ones(make_buffer: MakeBuffer) -> None:
     sampler = make_sampler(make_buffer(local=3, external=20))
     assert sampler.missing(policy_version=0) == 1
 
 
-def test_stale_own_groups_do_not_count_as_waiting() -> None:
+def test_stale_own_groups_do_not_count_as_waiting(make_buffer: MakeBuffer) -> None:
     sampler = make_sampler(make_buffer(local=8, external=0))
     assert sampler.missing(policy_version=5) == 8
 
 
-def test_a_drawn_external_group_is_not_drawn_again() -> None:
+def test_a_drawn_external_group_is_not_drawn_again(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(local=16, external=8)
     sampler = make_sampler(buffer)
     first, second = sampler.draw(policy_version=0), sampler.draw(policy_version=0)
@@ -94,7 +86,7 @@ def test_a_drawn_external_group_is_not_drawn_again() -> None:
     assert len(drawn) == len(set(drawn)) == 8
 
 
-def test_the_draw_over_external_groups_is_uniform() -> None:
+def test_the_draw_over_external_groups_is_uniform(make_buffer: MakeBuffer) -> None:
     counts: Counter[int] = Counter()
     for seed in range(600):
         batch = make_sampler(make_buffer(local=4, external=12), seed).draw(policy_version=0)

@@ -1,0 +1,160 @@
+"""The train loop: rounds, what a failing trainer costs, and the hand-over of weights."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from swarmd.errors import WorkerError
+from swarmd.loops.state import LoopState
+from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.sampler import Sampler
+from swarmd.training.messages import StepMetrics, StepReply
+from swarmd.types import RolloutGroup, WeightHandle
+
+MakeGroup = Callable[..., RolloutGroup]
+
+METRICS = StepMetrics(
+    loss=0.1,
+    grad_norm=1.0,
+    mean_ratio=1.0,
+    clipped_share=0.0,
+    kl=None,
+    entropy=1.0,
+    sampler_gap=0.0,
+    tokens=10,
+    groups=2,
+    groups_with_signal=2,
+    dropped_groups=0,
+    updates=1,
+    skipped_updates=0,
+    total_skipped_updates=0,
+    learning_rate=3e-4,
+    seconds=0.1,
+)
+
+
+class FakeTrainer:
+    """Counts versions up; fails when told to."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.failures = 0
+        self.seen: list[tuple[RolloutGroup, ...]] = []
+
+    async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
+        if self.failures:
+            self.failures -= 1
+            raise WorkerError("trainer died")
+        self.seen.append(groups)
+        self.version += 1
+        return StepReply(self.version, METRICS)
+
+
+class FakeGenerator:
+    """Remembers which versions it was given."""
+
+    def __init__(self) -> None:
+        self.loaded: list[int] = []
+        self.failures = 0
+
+    async def load_weights(self, handle: WeightHandle, version: int) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise WorkerError("generator died")
+        self.loaded.append(version)
+        return version
+
+
+def make_loop(buffer: ReplayBuffer, trainer: FakeTrainer, rounds: int, seen: list[Round]) -> TrainLoop:
+    async def on_round(done: Round) -> None:
+        seen.append(done)
+
+    sampler = Sampler(buffer, local_groups=1, external_groups=1, generator=random.Random(0))
+    return TrainLoop(sampler, trainer, rounds, on_round)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def buffer() -> ReplayBuffer:
+    return ReplayBuffer(
+        capacity_groups=10,
+        capacity_bytes=10_000,
+        peer_share=1.0,
+        max_age_seconds=60.0,
+        max_policy_lag=100,
+        max_uses=1,
+        clock=lambda: 1000.0,
+    )
+
+
+async def test_it_takes_as_many_rounds_as_asked_and_each_once(
+    buffer: ReplayBuffer, make_group: MakeGroup
+) -> None:
+    state, trainer, seen = LoopState(), FakeTrainer(), []
+    for number in range(8):
+        buffer.add_local(make_group(number, "self"))
+    async with asyncio.timeout(5):
+        await make_loop(buffer, trainer, 3, seen).run(state)
+    assert [done.number for done in seen] == [1, 2, 3]
+    assert [group.task.index for groups in trainer.seen for group in groups] == [0, 1, 2, 3, 4, 5]
+    assert (state.policy_version, state.trained_groups, state.filled) == (3, 6, 3)
+
+
+async def test_it_waits_for_groups_and_says_how_many(buffer: ReplayBuffer, make_group: MakeGroup) -> None:
+    state, trainer, seen = LoopState(), FakeTrainer(), []
+    buffer.add_local(make_group(0, "self"))
+    task = asyncio.create_task(make_loop(buffer, trainer, 1, seen).run(state))
+    await asyncio.sleep(0.05)
+    assert state.waiting == {"train": "1 more rollout group"}
+    buffer.add_local(make_group(1, "self"))
+    state.notify()
+    async with asyncio.timeout(5):
+        await task
+    assert len(seen) == 1
+
+
+async def test_a_failing_trainer_costs_its_batch_and_no_round(
+    buffer: ReplayBuffer, make_group: MakeGroup
+) -> None:
+    state, trainer, seen = LoopState(), FakeTrainer(), []
+    trainer.failures = 1
+    for number in range(4):
+        buffer.add_local(make_group(number, "self"))
+    async with asyncio.timeout(5):
+        await make_loop(buffer, trainer, 1, seen).run(state)
+    assert [done.number for done in seen] == [1]
+    assert [group.task.index for group in trainer.seen[0]] == [2, 3]
+    assert state.problems == {}
+
+
+async def test_the_generator_gets_each_new_version_also_after_it_failed() -> None:
+    state, generator = LoopState(), FakeGenerator()
+    generator.failures = 1
+    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert generator.loaded == []
+    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 4
+    state.notify()
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.served_version == 4, str)
+    state.policy_version = 5
+    state.notify()
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.served_version == 5, str)
+    assert generator.loaded == [4, 5]
+    task.cancel()
+
+
+async def test_a_restarted_trainer_with_an_older_version_is_followed() -> None:
+    state, generator = LoopState(), FakeGenerator()
+    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 9
+    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.served_version == 9, str)
+    state.policy_version, state.served_version = 5, None
+    state.notify()
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.served_version == 5, str)
+    task.cancel()
