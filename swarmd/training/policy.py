@@ -79,6 +79,9 @@ class Policy:
         if missing:
             # transformers would go on with random numbers in their place.
             raise TrainingError(f"the model in {path} lacks {len(missing)} weights, such as {missing[0]}")
+        for parameter in model.parameters():
+            # Out of the mapped file, whose alignment changes how sums round, into own memory.
+            parameter.data = parameter.data.to(device, copy=True)
         policy = cls(model.to(device), temperature, compute_dtype)
         policy.check_shared_prompt()
         return policy

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import swarmd.models
 from swarmd.entrypoints.trainer import TrainerProcess
-from swarmd.errors import CheckpointError, ConfigError, TrainingError, WorkerError
+from swarmd.errors import CheckpointError, ConfigError, TrainingError
 from swarmd.training.messages import (
     INITIALISE,
     SAVE,
@@ -144,23 +144,19 @@ async def test_a_trainer_publishes_steps_saves_and_resumes_bit_for_bit_in_a_new_
             assert all(torch.equal(again[name], last[name]) for name in last)
 
 
-async def test_a_malformed_group_refuses_the_step_and_the_trainer_lives_on(settings):
-    async with running_trainer(settings) as (worker, _):
-        broken = group({"7": 1.0, "12": float("nan")})
-        pid = worker.pid
-        with pytest.raises(WorkerError, match="rewards must be finite"):
-            await worker.call(STEP, StepRequest((broken,)), 60)
-        assert (await worker.call(STEP, LESSON, 60)).policy_version == 1
-        assert worker.pid == pid
+def test_a_malformed_group_refuses_the_step_and_the_next_one_works(settings, process):
+    process.initialise(settings)
+    with pytest.raises(TrainingError, match="rewards must be finite"):
+        process.step(StepRequest((group({"7": 1.0, "12": float("nan")}),)))
+    assert process.step(LESSON).policy_version == 1
 
 
-async def test_damage_to_all_checkpoints_ends_the_worker_with_one_line(settings):
+def test_damage_to_all_checkpoints_is_one_line(settings, process):
     folder = Path(settings.checkpoint_folder) / "checkpoint-00000001"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError, match="move the folder away to begin anew"):
-        async with running_trainer(settings):
-            pass
+        process.initialise(settings)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_said(settings, process):

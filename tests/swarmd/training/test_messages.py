@@ -1,0 +1,19 @@
+import msgspec
+import pytest
+
+from swarmd.config import TrainingSection
+from swarmd.training.messages import StepRequest, TrainingOptions
+
+
+def test_options_are_the_training_section_of_the_config_without_its_deadline():
+    section = TrainingSection().model_dump()
+    del section["timeout_seconds"]
+    assert msgspec.structs.asdict(TrainingOptions()) == section
+    assert TrainingOptions(**section) == TrainingOptions()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_groups_reach_the_trainer_process_unchanged(make_group, make_policy, is_own):
+    request = StepRequest((make_group({"7": 1, "ünïcode\n": 0}, make_policy() if is_own else None),))
+    encoded = msgspec.msgpack.encode(request)
+    assert msgspec.msgpack.decode(encoded, type=StepRequest) == request
