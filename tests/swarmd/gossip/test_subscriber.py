@@ -67,6 +67,11 @@ def sealed(
     )
 
 
+def damaged(envelope: bytes) -> bytes:
+    """With one bit of the signature flipped."""
+    return envelope[:-1] + bytes([envelope[-1] ^ 1])
+
+
 class Setting:
     """A subscriber with its inbox."""
 
@@ -147,7 +152,7 @@ async def test_own_groups_that_come_back_are_passed_over_without_blame() -> None
         (sealed(ManifestMessage(""), kind=Kind.MANIFEST), Reason.WRONG_KIND),
         (sealed(message(), created_ms=NOW_MS - 700_000), Reason.STALE),
         (sealed(message(), created_ms=NOW_MS + 70_000), Reason.FROM_FUTURE),
-        (sealed(message())[:-1] + b"\x00", Reason.BAD_SIGNATURE),
+        (damaged(sealed(message())), Reason.BAD_SIGNATURE),
     ],
 )
 async def test_a_bad_envelope_is_counted_against_the_peer_that_sent_it(
