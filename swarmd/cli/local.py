@@ -16,7 +16,7 @@ from rich.live import Live
 from swarmd.cli.options import SetOption
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.monitor.local_swarm import LocalSwarm, NodeView, Plan, next_run_folder
-from swarmd.monitor.local_swarm_screen import final_table, render_swarm, swarm_line
+from swarmd.monitor.local_swarm_screen import final_notes, final_table, render_swarm, swarm_line
 from swarmd.monitor.plot import plot_in_subprocess
 
 __all__ = ["local"]
@@ -46,8 +46,10 @@ def local(
     swarm = LocalSwarm(Plan(folder, nodes, rounds, seed, model, tuple(settings or ())))
     console = Console()
     ended = _run_on_screen(swarm, console) if console.is_terminal else _run_in_lines(swarm)
-    plot = _plot(swarm)
-    console.print(final_table(ended, swarm.rounds(), plot, folder), soft_wrap=not console.is_terminal)
+    with console.status("drawing the plot"):
+        plot = _plot(swarm)
+    console.print(final_table(ended, swarm.rounds()))
+    print("\n".join(final_notes(ended, plot, folder)))
     failed = [
         node.name for node in ended if node.has_failed and not (swarm.stopping and node.exit_code == -9)
     ]

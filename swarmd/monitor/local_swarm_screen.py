@@ -18,6 +18,7 @@ from swarmd.monitor.screen import STATE_STYLES
 from swarmd.monitor.summary import SPAN_ROUNDS, improvement, ratio_text
 
 _FIXED_LINES = 11
+"""Lines of the screen without nodes, chart and problems; one stays empty at the bottom."""
 
 
 def render_swarm(
@@ -25,7 +26,7 @@ def render_swarm(
 ) -> RenderableType:
     """All nodes for a terminal of `width` x `height` characters."""
     inner = max(40, min(width, 140) - 4)
-    problems = _problems(nodes, inner)[: max(1, height - _FIXED_LINES - len(nodes) - 2)]
+    problems = _problems(nodes, inner)[: max(1, min(6, height - _FIXED_LINES - len(nodes) - 2))]
     shown = nodes[: max(1, height - _FIXED_LINES - len(problems))]
     room = height - _FIXED_LINES - len(shown) - len(problems)
     title = Text.assemble(("swarmd  ", "bold"), f"{words.many(len(nodes), 'node')} on this machine")
@@ -37,7 +38,7 @@ def render_swarm(
         Text(""),
         _table(shown, inner),
         Text(""),
-        *_chart(nodes, inner, max(1, min(10, room - 2))),
+        *_chart(nodes, inner, max(1, min(12, room))),
         Text(""),
         *problems,
         Text(_now(nodes, stopping), style="dim"),
@@ -55,38 +56,50 @@ def swarm_line(nodes: Sequence[NodeView], seconds: float) -> str:
     return f"{words.duration(seconds)}: " + "; ".join(_node_line(node) for node in nodes)
 
 
-def final_table(
-    nodes: Sequence[NodeView], rounds: Mapping[str, Sequence[RoundRecord]], plot: Path | None, folder: Path
-) -> RenderableType:
+def final_table(nodes: Sequence[NodeView], rounds: Mapping[str, Sequence[RoundRecord]]) -> RenderableType:
     """What each node learned: reward at first and at last, and the groups it accepted from each other."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("", "rounds", f"first {SPAN_ROUNDS}", f"last {SPAN_ROUNDS}", "ratio", "held-out"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    learned = _columns(
+        "own reward",
+        "rounds",
+        f"first {SPAN_ROUNDS}",
+        f"last {SPAN_ROUNDS}",
+        "ratio",
+        "held-out",
+        "from peers",
+    )
+    accepted = _columns("groups accepted", *(f"from {node.name}" for node in nodes))
     for node in nodes:
-        table.add_column(f"from {node.name}", justify="right", no_wrap=True)
-    for node in nodes:
+        status = node.status
         first, last, ratio = improvement(rounds.get(node.name, ()))
-        held_out = node.status.reward.eval if node.status else None
-        table.add_row(
+        learned.add_row(
             node.name,
-            str(node.status.round if node.status else 0),
+            str(status.round if status else 0),
             words.reward(first),
             words.reward(last),
             Text(ratio_text(ratio), style="bold"),
-            words.reward(held_out),
-            *(_accepted(node, other) for other in nodes),
+            words.reward(status.reward.eval if status else None),
+            f"{status.external_share:.0%}" if status else "",
         )
-    notes = [
-        Text("Own reward: mean over all own rollouts. From: groups accepted from that node.", style="dim")
-    ]
-    notes += [
-        Text(f"! {node.name} failed with exit code {node.exit_code}: {words.printable(node.last_words, 200)}")
+        accepted.add_row(f"by {node.name}", *(_accepted(node, other) for other in nodes))
+    return Group(Text(""), learned, Text(""), accepted, Text(""))
+
+
+def final_notes(nodes: Sequence[NodeView], plot: Path | None, folder: Path) -> list[str]:
+    """Lines to print after the table, uncut: who failed and why, where the plot and the files are."""
+    failures = [
+        f"{node.name} failed with exit code {node.exit_code}: {words.printable(node.last_words, 500)}"
         for node in nodes
         if node.has_failed
     ]
-    notes.append(Text(f"Plot: {plot}" if plot else "There is no plot.", overflow="fold"))
-    notes.append(Text(f"Files of the nodes: {folder}", style="dim", overflow="fold"))
-    return Group(Text(""), table, Text(""), *notes)
+    return [*failures, f"Plot: {plot}" if plot else "There is no plot.", f"Files of the nodes: {folder}"]
+
+
+def _columns(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first, no_wrap=True, min_width=15)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def _table(nodes: Sequence[NodeView], inner: int) -> RenderableType:
@@ -144,7 +157,9 @@ def _problems(nodes: Sequence[NodeView], inner: int) -> list[Text]:
         if node.has_failed:
             lines.append(f"{node.name} failed: {node.last_words}")
         elif node.status is not None and node.exit_code is None:
-            lines += [f"{node.name}: {problem}" for problem in node.status.problems]
+            # That only loopback is announced is what a swarm on one machine means to do.
+            problems = [problem for problem in node.status.problems if "loopback" not in problem]
+            lines += [f"{node.name}: {problem}" for problem in problems]
     return [Text(f"! {words.printable(line, inner - 2)}", style="yellow", no_wrap=True) for line in lines]
 
 
@@ -153,7 +168,8 @@ def _now(nodes: Sequence[NodeView], stopping: bool) -> str:
         return "Stopping: each node saves a checkpoint."
     starting = [node for node in nodes if node.status is None or node.status.state == "starting"]
     if starting:
-        doing = starting[0].status.waiting_for if starting[0].status else "loading libraries"
+        workers = starting[0].status.workers.values() if starting[0].status else ()
+        doing = next((worker.doing for worker in workers if worker.doing), "loading libraries")
         return f"Starting {words.many(len(starting), 'node')}: {words.printable(doing, 50)}."
     return "Sampling, sharing and training."
 

@@ -156,8 +156,10 @@ class Worker:
                 try:
                     return await asyncio.shield(life)
                 except asyncio.CancelledError:
-                    start.cancel()
-                    await process.stop(self._limits.stop_timeout_seconds)
+                    if self.state == "ready":
+                        await process.stop(self._limits.stop_timeout_seconds)
+                    else:  # Busy loading: it has nothing to save, and hears nothing for a while.
+                        process.kill("was stopped")
                     raise
                 finally:
                     start.cancel()

@@ -231,6 +231,18 @@ async def test_cancelling_stops_the_worker_in_order():
         await worker.call(ECHO, Text(""), 1)
 
 
+async def test_a_worker_that_is_still_starting_is_not_waited_for():
+    worker = make_worker(WorkerLimits(stop_timeout_seconds=60), on_start=forever)
+    task = asyncio.create_task(worker.run())
+    while worker.pid is None:
+        await asyncio.sleep(0.01)
+    pid = worker.pid
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 10)
+    assert is_gone(pid)
+
+
 async def test_a_worker_that_does_not_stop_is_made_to(tmp_path):
     limits = WorkerLimits(stop_timeout_seconds=1.0)
     log = tmp_path / "child.log"
