@@ -160,6 +160,7 @@ class Worker:
                         await process.stop(self._limits.stop_timeout_seconds)
                     else:  # Busy loading: it has nothing to save, and hears nothing for a while.
                         process.kill("was stopped")
+                    await asyncio.wait({life}, timeout=self._limits.stop_timeout_seconds)
                     raise
                 finally:
                     start.cancel()

@@ -232,10 +232,15 @@ async def test_cancelling_stops_the_worker_in_order():
 
 
 async def test_a_worker_that_is_still_starting_is_not_waited_for():
-    worker = make_worker(WorkerLimits(stop_timeout_seconds=60), on_start=forever)
+    starting = asyncio.Event()
+
+    async def on_start(worker):
+        starting.set()
+        await worker.call(SLEEP, Number(600), 600)
+
+    worker = make_worker(WorkerLimits(stop_timeout_seconds=60), on_start=on_start)
     task = asyncio.create_task(worker.run())
-    while worker.pid is None:
-        await asyncio.sleep(0.01)
+    await starting.wait()
     pid = worker.pid
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
