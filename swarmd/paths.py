@@ -90,7 +90,10 @@ class Home:
 
     @property
     def runtime(self) -> Path:
-        """Folder for sockets: `run` in the home, or a short one under /tmp where that is too long."""
+        """Folder for sockets: `run` in the home, or a short one under /tmp where that is too long.
+
+        It exists while a node holds the lock.
+        """
         inside = self.folder / "run"
         if len(os.fsencode(inside)) <= _LONGEST_RUNTIME_BYTES:
             return inside
@@ -116,18 +119,22 @@ class Home:
                 f"home {self.folder} cannot be written ({error.strerror or error}): free some space, "
                 f"fix its permissions, or choose another --home"
             ) from error
-        self._prepare_runtime()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold this home until the block ends. Call `prepare` first.
+        """Hold this home, with an empty runtime folder, until the block ends. Call `prepare` first.
 
         Raises HomeInUseError when another process holds it. The lock ends with the process,
         however it ends, so a stale one cannot exist.
         """
         with _held_lock(self.lock_file, self.in_use_message):
-            self._clear_runtime()
-            yield
+            self._prepare_runtime()
+            try:
+                yield
+            finally:
+                self._clear_runtime()
+                with contextlib.suppress(OSError):  # Something else is in it: left for the next run.
+                    self.runtime.rmdir()
 
     def in_use_message(self, pid: int) -> str:
         """What to tell who wants this home while process `pid` has it."""
@@ -174,8 +181,10 @@ class Home:
                 f"runtime folder {runtime} must be a folder that only this user can write: remove it"
             )
 
+        self._clear_runtime()
+
     def _clear_runtime(self) -> None:
-        """Remove what a killed run left, so that no stale socket is taken for a live one."""
+        """Remove sockets: one that a killed run left must not be taken for a live one."""
         for leftover in self.runtime.iterdir():
             if stat.S_ISSOCK(leftover.lstat().st_mode):
                 leftover.unlink(missing_ok=True)

@@ -79,6 +79,7 @@ def test_asking_who_runs_does_not_keep_a_node_from_starting(home: Home) -> None:
 
 
 def test_stale_socket_of_a_killed_run_is_removed_by_the_next(home: Home) -> None:
+    home.runtime.mkdir()
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(home.control_socket))
     assert home.control_socket.exists()
@@ -95,18 +96,29 @@ def test_prepare_keeps_what_is_there(home: Home) -> None:
 
 def test_home_is_private(home: Home) -> None:
     assert home.folder.stat().st_mode & 0o077 == 0
-    assert home.runtime.stat().st_mode & 0o077 == 0
+    with home.lock():
+        assert home.runtime.stat().st_mode & 0o077 == 0
 
 
 def test_socket_path_stays_short_in_a_deep_home(tmp_path: Path) -> None:
     deep = Home(tmp_path / ("d" * 60) / ("e" * 60))
     deep.prepare()
-    try:
+    assert deep.runtime != Home(deep.folder / "other").runtime
+    with deep.lock():
         assert len(os.fsencode(deep.control_socket)) < 100
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(deep.control_socket))
-        assert deep.runtime != Home(deep.folder / "other").runtime
-        deep.control_socket.unlink()
+    assert not deep.runtime.exists()
+
+
+def test_runtime_folder_that_another_made_first_is_refused(tmp_path: Path) -> None:
+    deep = Home(tmp_path / ("d" * 60) / ("f" * 60))
+    deep.prepare()
+    deep.runtime.mkdir()
+    deep.runtime.chmod(0o777)
+    try:
+        with pytest.raises(HomeError, match="only this user can write"), deep.lock():
+            pass
     finally:
         deep.runtime.rmdir()
 

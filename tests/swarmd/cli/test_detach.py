@@ -80,5 +80,6 @@ def test_node_that_is_killed_at_start_is_a_failure(home: Home) -> None:
 
 def test_socket_left_by_a_killed_run_is_not_taken_for_an_answer(home: Home) -> None:
     home.prepare()
+    home.runtime.mkdir()
     home.control_socket.touch()
     assert "exit code 2" in started(home, "refuses").stdout
