@@ -114,7 +114,7 @@ class Node:
         )
         self._network: Network | None = None
         if not config.swarm.isolated:
-            # hivemind takes seconds and 200 MB to import: a node that is alone does without.
+            # A node that is alone needs none of hivemind.
             from swarmd.network import Network
 
             self._network = Network(config, home, identity, manifest, model.name, self._state)

@@ -42,7 +42,7 @@ class EvaluateLoop:
                 asked = asked or await self._ask()
                 state.eval_reward = await self._evaluate(asked)
             except WorkerError as error:
-                state.problems[LOOP] = str(error)
+                await state.note_failure(LOOP, error)
             else:
                 state.problems.pop(LOOP, None)
             state.notify()

@@ -51,7 +51,7 @@ class ReceiveLoop:
             try:
                 reason = await self._receive(opened, state)
             except WorkerError as error:
-                state.problems[LOOP] = str(error)
+                await state.note_failure(LOOP, error)
                 reason = Reason.SCORING_FAILED
             else:
                 state.problems.pop(LOOP, None)

@@ -59,7 +59,7 @@ class RolloutLoop:
             try:
                 groups = await self._sample(state)
             except WorkerError as error:
-                state.problems[LOOP] = str(error)
+                await state.note_failure(LOOP, error)
                 continue
             state.problems.pop(LOOP, None)
             for group in groups:

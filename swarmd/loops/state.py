@@ -12,6 +12,8 @@ import msgspec
 
 from swarmd.types import RolloutGroup, WeightHandle
 
+FAILURE_PAUSE_SECONDS = 0.25
+"""Rest of a loop after a failed call: a worker that has stopped for good refuses at once, again and again."""
 RECHECK_SECONDS = 1.0
 """A wait looks again this often without being woken, since groups also grow stale by themselves."""
 
@@ -93,6 +95,11 @@ class LoopState:
             except TimeoutError:
                 continue
         self.waiting.pop(loop, None)
+
+    async def note_failure(self, loop: str, error: Exception) -> None:
+        """Show that a loop's work failed, and rest a moment before it is tried again."""
+        self.problems[loop] = str(error)
+        await asyncio.sleep(FAILURE_PAUSE_SECONDS)
 
     def note_own(self, group: RolloutGroup) -> None:
         """Book an own group's reward: all of them count, also those that are never trained on."""

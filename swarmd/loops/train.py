@@ -57,7 +57,7 @@ class TrainLoop:
             try:
                 reply = await self.trainer.step(batch.groups)
             except WorkerError as error:
-                state.problems[TRAIN] = str(error)
+                await state.note_failure(TRAIN, error)
                 continue
             state.problems.pop(TRAIN, None)
             state.policy_version = reply.policy_version
@@ -94,7 +94,7 @@ class WeightsLoop:
                     state.weight_handle, state.policy_version
                 )
             except WorkerError as error:
-                state.problems[WEIGHTS] = str(error)
+                await state.note_failure(WEIGHTS, error)
                 continue
             state.problems.pop(WEIGHTS, None)
             state.notify()

@@ -158,3 +158,15 @@ async def test_a_restarted_trainer_with_an_older_version_is_followed() -> None:
     async with asyncio.timeout(5):
         await state.until("test", lambda: state.served_version == 5, str)
     task.cancel()
+
+
+async def test_a_generator_that_always_refuses_does_not_hold_the_event_loop() -> None:
+    state, generator = LoopState(), FakeGenerator()
+    generator.failures = 1_000_000
+    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 1
+    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0.1)
+    assert generator.failures > 999_990
+    assert state.problems == {"weights": "generator died"}
+    task.cancel()

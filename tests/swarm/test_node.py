@@ -1,0 +1,123 @@
+"""One real node, alone: it learns, stops in order, resumes, survives its workers and leaves nothing."""
+
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.swarm
+
+MakeNode = Callable[..., Any]
+
+
+def shared_memory_of(pid: int) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"*swarmd-{pid}*"))
+
+
+def test_a_node_alone_runs_its_rounds_saves_plots_and_exits_0(make_node: MakeNode) -> None:
+    node = make_node("home", "--isolated", "--rounds", "3").start()
+    assert node.process.wait(timeout=180) == 0
+    printed = node.printed()
+    assert "round 3/3" in printed
+    assert "Traceback" not in printed
+    assert (node.home / "reward.png").read_bytes().startswith(b"\x89PNG")
+    status = node.ask("status")
+    assert (status["state"], status["round"], status["is_isolated"]) == ("stopped", 3, True)
+    assert shared_memory_of(node.process.pid) == []
+
+
+def test_sigterm_saves_and_the_next_start_goes_on_from_there(
+    make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
+) -> None:
+    node = make_node("home", "--isolated").start()
+    running = node.wait_for_round(2)
+    children = node.children()
+    assert len(children) >= 3
+    code, seconds = node.stop()
+    assert code == 0
+    assert seconds < 15
+    assert gone(children)
+    stopped = node.ask("status")
+    assert stopped["state"] == "stopped"
+    assert stopped["round"] >= running["round"]
+
+    node.arguments = ["--isolated", "--rounds", str(stopped["round"] + 2)]
+    node.start()
+    assert node.process.wait(timeout=180) == 0
+    assert f"at round {stopped['round']}" in node.printed()
+    again = node.ask("status")
+    assert again["peer_id"] == running["peer_id"]
+    assert again["round"] == stopped["round"] + 2
+    assert again["policy_version"] >= stopped["policy_version"]
+    with sqlite3.connect(node.home / "history.sqlite") as history:
+        rounds = [row[0] for row in history.execute("SELECT round FROM rounds ORDER BY round")]
+    assert rounds == list(range(1, again["round"] + 1))
+
+
+def test_sigkill_takes_all_processes_along_and_the_next_start_works(
+    make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
+) -> None:
+    node = make_node("home", "--isolated").start()
+    node.wait_for_round(1)
+    children = node.children()
+    node.stop(signal.SIGKILL)
+    assert gone(children)
+    node.arguments = ["--isolated", "--rounds", "1"]
+    node.start()
+    assert node.process.wait(timeout=180) == 0
+
+
+def test_killed_workers_are_restarted_and_rounds_go_on(make_node: MakeNode) -> None:
+    node = make_node("home", "--isolated", "--set", "schedule.checkpoint_every_rounds=1").start()
+    before = node.wait_for_round(1)
+    for worker in ("generator", "trainer", "verifier-1"):
+        psutil.Process(before["workers"][worker]["pid"]).kill()
+        restarted = node.wait_for(
+            lambda status, worker=worker: (
+                status["workers"][worker]["restarts"] == 1 and status["workers"][worker]["state"] == "ready"
+            )
+        )
+        assert restarted["workers"][worker]["pid"] != before["workers"][worker]["pid"]
+        assert node.wait_for_round(restarted["round"] + 2)["peer_id"] == before["peer_id"]
+    assert node.stop()[0] == 0
+    assert "Traceback" not in node.printed()
+
+
+def test_a_worker_that_always_fails_ends_the_node_with_exit_1_and_one_line(make_node: MakeNode) -> None:
+    node = make_node("home", "--isolated", "--set", "workers.max_fast_failures=2").start()
+    status = node.wait_for_round(1)
+    seen: set[int] = set()
+    while node.process.poll() is None:
+        pid = status["workers"]["generator"]["pid"]
+        if pid and pid not in seen:
+            seen.add(pid)
+            psutil.Process(pid).kill()
+        status = node.ask("status") or status
+    assert node.process.returncode == 1
+    last = node.printed().strip().splitlines()[-1]
+    assert last.startswith("swarmd: generator worker failed 2 times")
+    assert "Traceback" not in node.printed()
+
+
+def test_a_running_node_stays_within_bounds_refuses_a_second_start_and_heeds_stop(
+    make_node: MakeNode,
+) -> None:
+    node = make_node("home", "--isolated").start()
+    status = node.wait_for_round(2)
+    assert status["loop_lag_max_ms"] > 0
+    assert 0 < status["resident_bytes"] < 350_000_000
+    assert psutil.Process(node.process.pid).memory_info().rss < 350_000_000
+
+    second = subprocess.run(node.command("start", "--isolated"), capture_output=True, text=True, timeout=60)
+    assert second.returncode == 3
+    assert "in use" in second.stderr
+    node.wait_for_round(status["round"] + 1)
+
+    assert subprocess.run(node.command("stop"), capture_output=True, timeout=60).returncode == 0
+    assert node.process.wait(timeout=30) == 0
+    assert node.ask("status")["state"] == "stopped"
