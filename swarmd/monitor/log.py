@@ -52,7 +52,7 @@ class RepeatFilter(logging.Filter):
 class TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00 warning message`, in UTC. An exception is told in one line."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -74,7 +74,15 @@ def draw(histories: Mapping[str, Sequence[RoundRecord]], out: Path) -> None:
         held_out = [(r.round, r.eval_reward) for r in records if r.eval_reward is not None]
         if held_out:
             rounds, rewards = zip(*held_out, strict=True)
-            axes.plot(rounds, rewards, "--", color=colour, linewidth=1.2, label=f"{label}: held-out tasks")
+            axes.step(
+                rounds,
+                rewards,
+                "--",
+                where="post",
+                color=colour,
+                linewidth=1.2,
+                label=f"{label}: held-out tasks",
+            )
     axes.set_xlabel("round")
     axes.set_ylabel("mean reward")
     axes.set_ylim(bottom=0)
