@@ -83,7 +83,7 @@ class WorkerProcess:
         name: str,
         process: asyncio.subprocess.Process,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        prints: asyncio.StreamReader,
+        prints: tuple[asyncio.StreamReader, asyncio.ReadTransport],
         output: WorkerOutput,
         on_progress: Callable[[str], None],
     ) -> None:
@@ -95,7 +95,7 @@ class WorkerProcess:
         """Set by the first of them: the process runs and is bound to our life."""
         self._process = process
         self._reader, self._writer = streams
-        self._prints = prints
+        self._prints, self._print_pipe = prints
         self._output = output
         self._on_progress = on_progress
         self._calling = asyncio.Lock()
@@ -142,10 +142,10 @@ class WorkerProcess:
         ours.setblocking(False)
         streams = await asyncio.open_unix_connection(sock=ours)
         prints = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(prints), os.fdopen(print_reader, "rb", buffering=0)
         )
-        return cls(name, process, streams, prints, output, on_progress)
+        return cls(name, process, streams, (prints, pipe), output, on_progress)
 
     @property
     def is_dead(self) -> bool:
@@ -168,6 +168,7 @@ class WorkerProcess:
             self.kill("was abandoned")
             self._bury("was abandoned")
             self._writer.close()
+            self._print_pipe.close()
         return self._death or ""
 
     async def request(self, method: str, request: bytes, timeout_seconds: float) -> bytes:

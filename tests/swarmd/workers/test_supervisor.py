@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 from child_worker import CRASH, ECHO, FORK, REFUSE, REFUSE_FOR_GOOD, SLEEP, UNKNOWN, Number, Text
 
 from swarmd.errors import CheckpointError, SwarmdError, WorkerBudgetError, WorkerError
@@ -294,18 +295,39 @@ async def test_progress_is_shown_while_the_worker_starts():
     assert events[1].text == "warming up"
 
 
-async def test_workers_run_under_uvloop():
-    import uvloop
+async def under_uvloop(scenario):
+    """Runs it on the loop that the daemon has. The thread must outlive the workers it starts."""
 
+    def run():
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(scenario())
+
+    return await asyncio.to_thread(run)
+
+
+async def test_workers_run_under_uvloop():
     async def scenario():
         async with running() as worker:
             with pytest.raises(WorkerError):
                 await worker.call(CRASH, Text("broken"), 30)
             return await worker.call(ECHO, Text("again"), 30)
 
-    def run():
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(scenario())
+    assert await under_uvloop(scenario) == Text("again")
 
-    # A thread of its own has a free event loop, but a worker dies with the thread that started it.
-    assert await asyncio.to_thread(run) == Text("again")
+
+async def test_restarts_leave_nothing_open():
+    async def scenario():
+        async with running() as worker:
+            await worker.wait_ready()
+            before = psutil.Process().num_fds()
+            for _ in range(3):
+                with pytest.raises(WorkerError):
+                    await worker.call(CRASH, Text("again"), 30)
+                await worker.wait_ready()
+            return psutil.Process().num_fds() - before
+
+    gc.disable()  # It would close what nobody else does, sooner or later.
+    try:
+        assert await under_uvloop(scenario) <= 0
+    finally:
+        gc.enable()
