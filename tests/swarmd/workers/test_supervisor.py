@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import signal
