@@ -56,9 +56,7 @@ def test_schedule_with_an_end_needs_its_length() -> None:
 
 
 def test_batch_of_no_groups_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="cannot both be 0"
-    ):
+    with pytest.raises(ConfigError, match="cannot both be 0"):
         load_config(assignments=["replay.local_groups=0", "replay.external_groups=0"])
 
 
