@@ -186,6 +186,7 @@ class Node:
             ready = await self._processes.wait_ready()
             self._resume(ready)
             self._observer.state = "training"
+            self._loop_lag.restart()
             try:
                 async with asyncio.TaskGroup() as group:
                     companions = [group.create_task(work) for work in self._loops(ready)]

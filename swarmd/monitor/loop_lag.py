@@ -15,11 +15,11 @@ TICK_SECONDS = 0.02
 
 
 class LoopLag:
-    """The longest block of this event loop, since the start and since it was last asked."""
+    """The longest block of this event loop, since the (re)start and since it was last asked."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.max_ms = 0.0
-        """Since the start."""
+        """Since the start or `restart`."""
         self.max_busy_ms = 0.0
         """Processor time of the loop's thread in that longest block."""
         self._recent_ms = 0.0
@@ -35,6 +35,10 @@ class LoopLag:
             if lag_ms > self.max_ms:
                 self.max_ms = lag_ms
                 self.max_busy_ms = (time.thread_time() - busy) * 1000
+
+    def restart(self) -> None:
+        """Forget what was measured: starting up may block for a moment, training may not."""
+        self.max_ms = self.max_busy_ms = self._recent_ms = 0.0
 
     def take_recent_ms(self) -> float:
         """The longest block since this was last called, in milliseconds. Starts the next span."""

@@ -107,7 +107,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     unpublished: dict[str, int] = {}
     """Own groups that were not published, by reason."""
     loop_lag_max_ms: float = 0.0
-    """Longest time that the daemon's event loop was blocked, since the start."""
+    """Longest time that the daemon's event loop was blocked, since training began."""
     resident_bytes: int = 0
     """Memory of the daemon without its workers."""
     waiting_for: str = ""

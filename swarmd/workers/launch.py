@@ -13,10 +13,14 @@ import sys
 
 from swarmd.workers.process import worker_argument_fd
 
+NICENESS = 5
+"""Workers compute without pause; the daemon must answer meanwhile, and so must the user's desktop."""
+
 
 def main() -> None:
     """Runs the module named by the first argument with the rest of them."""
     module = sys.argv.pop(1)
+    os.nice(NICENESS)
     worker_argument_fd()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     # Taking torch apart takes a second or more and frees nothing that the kernel would not.

@@ -38,3 +38,11 @@ async def test_the_recent_lag_starts_anew_each_time_it_is_taken():
         assert lag.take_recent_ms() > 200
         assert lag.take_recent_ms() == 0.0
         assert lag.max_ms > 200
+
+
+async def test_a_restart_forgets_what_was_measured():
+    async with measuring() as lag:
+        time.sleep(0.3)  # noqa: ASYNC251, this is the fault to be found
+        await asyncio.sleep(0.05)
+        lag.restart()
+        assert (lag.max_ms, lag.take_recent_ms()) == (0.0, 0.0)

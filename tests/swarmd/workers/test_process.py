@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from swarmd.workers.launch import NICENESS
+
 HERE = Path(__file__).parent
 
 
@@ -59,3 +61,8 @@ def test_a_worker_whose_parent_is_already_gone_does_not_start():
     )
     assert done.returncode == 1
     assert b"served" not in done.stdout
+
+
+def test_a_worker_gives_way_to_the_daemon(parent):
+    worker = int(parent.stdout.readline())
+    assert psutil.Process(worker).nice() == psutil.Process().nice() + NICENESS
