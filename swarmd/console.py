@@ -22,6 +22,7 @@ from swarmd.paths import Home
 log = logging.getLogger("swarmd.node")
 
 PLOT_SECONDS = 10.0
+_NO_TERMINAL_WIDTH = 2000
 
 
 class NodeConsole:
@@ -62,7 +63,9 @@ class NodeConsole:
         except sqlite3.Error as error:
             log.warning("the history cannot be read: %s", error)
             records = ()
-        self._console.print(summary(records, self._observer.status(), self._observer.peers(), plot))
+        # A file has no width: the path of the plot stays on one line.
+        console = self._console if self._console.is_terminal else Console(width=_NO_TERMINAL_WIDTH)
+        console.print(summary(records, self._observer.status(), self._observer.peers(), plot))
 
 
 def has_screen(attended: bool) -> bool:

@@ -23,13 +23,14 @@ __all__ = ["local"]
 
 LINE_SECONDS = 10.0
 """Pause between two lines where there is no terminal."""
+_NO_TERMINAL_WIDTH = 2000
 
 
 def local(
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, max=64, help="Number of nodes.")] = 3,
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=0, help="Rounds of each. 0: until Ctrl-C.")
-    ] = 60,
+    ] = 100,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Varies tasks and sampling.")] = 0,
     home: Annotated[
         Path, typer.Option("--home", metavar="DIR", help="Each run gets a folder of its own in it.")
@@ -48,7 +49,10 @@ def local(
     ended = _run_on_screen(swarm, console) if console.is_terminal else _run_in_lines(swarm)
     with console.status("drawing the plot"):
         plot = _plot(swarm)
-    console.print(final_table(ended, swarm.rounds()))
+    if not console.is_terminal:
+        # A file has no width: nothing is cut or folded to that of a terminal that is not there.
+        console = Console(width=_NO_TERMINAL_WIDTH)
+    console.print(final_table(ended, swarm.rounds(), console.width))
     print("\n".join(final_notes(ended, plot, folder)))
     failed = [
         node.name for node in ended if node.has_failed and not (swarm.stopping and node.exit_code == -9)

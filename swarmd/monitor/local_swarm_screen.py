@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,7 @@ from swarmd.monitor.local_swarm import NodeView
 from swarmd.monitor.screen import STATE_STYLES
 from swarmd.monitor.summary import SPAN_ROUNDS, improvement, ratio_text
 
+_FULL_TABLE_WIDTH = 76
 _FIXED_LINES = 11
 """Lines of the screen without nodes, chart and problems; one stays empty at the bottom."""
 
@@ -56,32 +58,74 @@ def swarm_line(nodes: Sequence[NodeView], seconds: float) -> str:
     return f"{words.duration(seconds)}: " + "; ".join(_node_line(node) for node in nodes)
 
 
-def final_table(nodes: Sequence[NodeView], rounds: Mapping[str, Sequence[RoundRecord]]) -> RenderableType:
-    """What each node learned: reward at first and at last, and the groups it accepted from each other."""
-    learned = _columns(
-        "own reward",
-        "rounds",
-        f"first {SPAN_ROUNDS}",
-        f"last {SPAN_ROUNDS}",
-        "ratio",
-        "held-out",
-        "from peers",
-    )
-    accepted = _columns("groups accepted", *(f"from {node.name}" for node in nodes))
-    for node in nodes:
-        status = node.status
-        first, last, ratio = improvement(rounds.get(node.name, ()))
-        learned.add_row(
-            node.name,
-            str(status.round if status else 0),
-            words.reward(first),
-            words.reward(last),
-            Text(ratio_text(ratio), style="bold"),
-            words.reward(status.reward.eval if status else None),
-            f"{status.external_share:.0%}" if status else "",
-        )
-        accepted.add_row(f"by {node.name}", *(_accepted(node, other) for other in nodes))
+def final_table(
+    nodes: Sequence[NodeView], rounds: Mapping[str, Sequence[RoundRecord]], width: int
+) -> RenderableType:
+    """What each node learned: reward at first and at last, and the groups it accepted from each other.
+
+    `width` is that of the terminal; what does not fit into it is left out or summed up, never cut.
+    """
+    learned = _learned(nodes, rounds, is_brief=width < _FULL_TABLE_WIDTH)
+    if len(nodes) == 1:
+        return Group(Text(""), learned, Text(""))
+    accepted = _accepted_from_each(nodes)
+    if Measurement.get(Console(width=10_000), Console(width=10_000).options, accepted).maximum > width:
+        accepted = _accepted_in_sum(nodes)
     return Group(Text(""), learned, Text(""), accepted, Text(""))
+
+
+def _learned(
+    nodes: Sequence[NodeView], rounds: Mapping[str, Sequence[RoundRecord]], *, is_brief: bool
+) -> Table:
+    more = () if is_brief else ("rounds", "held-out", "from peers")
+    fewest = min((len(records) for records in rounds.values()), default=0)
+    span = min(SPAN_ROUNDS, max(1, fewest // 2))
+    table = _columns("own reward", f"first {span}", f"last {span}", "ratio", *more)
+
+    def add(name: str, rewards: tuple[float | None, float | None, float | None], rest: Sequence[str]) -> None:
+        first, last, ratio = rewards
+        figures = (words.reward(first), words.reward(last), Text(ratio_text(ratio), style="bold"))
+        table.add_row(name, *figures, *(() if is_brief else rest))
+
+    each = [improvement(rounds.get(node.name, ())) for node in nodes]
+    for node, rewards in zip(nodes, each, strict=True):
+        status = node.status
+        done = str(status.round if status else 0)
+        share = f"{status.external_share:.0%}" if status else ""
+        add(node.name, rewards, (done, words.reward(status.reward.eval if status else None), share))
+    if len(nodes) > 1:
+        add("all nodes", _mean_improvement(each), ("", "", ""))
+    return table
+
+
+def _mean_improvement(
+    each: Sequence[tuple[float | None, float | None, float | None]],
+) -> tuple[float | None, float | None, float | None]:
+    """First and last as means over the nodes that have both, and the ratio of these means."""
+    both = [(first, last) for first, last, _ in each if first is not None and last is not None]
+    if not both:
+        return (None, None, None)
+    first, last = (sum(values) / len(both) for values in zip(*both, strict=True))
+    return (first, last, last / first if first else None)
+
+
+def _accepted_from_each(nodes: Sequence[NodeView]) -> Table:
+    table = _columns("groups accepted", *(f"from {node.name}" for node in nodes))
+    for node in nodes:
+        cells = ("·" if node is other else str(_accepted(node, other)) for other in nodes)
+        table.add_row(f"by {node.name}", *cells)
+    return table
+
+
+def _accepted_in_sum(nodes: Sequence[NodeView]) -> Table:
+    """The same for more nodes than have room next to each other."""
+    table = _columns("groups accepted", "from nodes", "in all", "fewest", "most")
+    for node in nodes:
+        counts = [_accepted(node, other) for other in nodes if other is not node]
+        heard = sum(count > 0 for count in counts)
+        figures = (f"{heard}/{len(counts)}", str(sum(counts)), str(min(counts)), str(max(counts)))
+        table.add_row(f"by {node.name}", *figures)
+    return table
 
 
 def final_notes(nodes: Sequence[NodeView], plot: Path | None, folder: Path) -> list[str]:
@@ -95,8 +139,8 @@ def final_notes(nodes: Sequence[NodeView], plot: Path | None, folder: Path) -> l
 
 
 def _columns(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(first, no_wrap=True, min_width=15)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(first, no_wrap=True, min_width=len("groups accepted"))
     for heading in others:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -188,12 +232,10 @@ def _node_line(node: NodeView) -> str:
     )
 
 
-def _accepted(node: NodeView, other: NodeView) -> str:
-    if node.name == other.name:
-        return "·"
+def _accepted(node: NodeView, other: NodeView) -> int:
     if other.status is None:
-        return "0"
-    return str(sum(peer.accepted for peer in node.peers if peer.peer_id == other.status.peer_id))
+        return 0
+    return sum(peer.accepted for peer in node.peers if peer.peer_id == other.status.peer_id)
 
 
 def _one_line(text: str, inner: int) -> Text:

@@ -1,5 +1,6 @@
 """One real node, alone: it learns, stops in order, resumes, survives its workers and leaves nothing."""
 
+import re
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,8 @@ def test_a_node_alone_runs_its_rounds_saves_plots_and_exits_0(make_node: MakeNod
     assert node.process.wait(timeout=180) == 0
     printed = node.printed()
     assert "round 3/3" in printed
+    # Longer than a terminal is wide, and whole nevertheless.
+    assert re.search(rf"plot +{re.escape(str(node.home / 'reward.png'))}\n", printed)
     assert "Traceback" not in printed
     assert (node.home / "reward.png").read_bytes().startswith(b"\x89PNG")
     status = node.ask("status")

@@ -1,6 +1,7 @@
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 from sample_status import PEER_ID, sample_status
@@ -80,17 +81,44 @@ def test_a_line_tells_the_same_without_a_terminal():
     )
 
 
+TWENTY = [
+    RoundRecord(round=n, ended_at=0.0, policy_version=n, own_reward=0.1 if n <= 10 else 0.25)
+    for n in range(1, 21)
+]
+
+
 def test_the_final_table_has_learning_and_the_groups_from_each_node():
-    rewards = [0.1] * 10 + [0.25] * 10
-    rounds = [
-        RoundRecord(round=n, ended_at=0.0, policy_version=n, own_reward=r) for n, r in enumerate(rewards, 1)
-    ]
-    text = drawn(final_table(THREE, {"node-1": rounds}))
+    risen = [msgspec.structs.replace(record, own_reward=3 * record.own_reward) for record in TWENTY]
+    text = drawn(final_table(THREE, {"node-1": TWENTY, "node-2": [], "node-3": risen}, 80))
     rows = [line.split() for line in text.splitlines()]
-    assert ["node-1", "60", "0.100", "0.250", "2.50", "x", "0.190", "44%"] in rows
-    assert ["node-2", "60", "–", "–", "–", "0.190", "44%"] in rows
+    assert ["node-1", "0.100", "0.250", "2.50", "x", "60", "0.190", "44%"] in rows
+    assert ["node-2", "–", "–", "–", "60", "0.190", "44%"] in rows
+    assert ["all", "nodes", "0.200", "0.500", "2.50", "x"] in rows
     assert ["by", "node-1", "·", "12", "13"] in rows
     assert ["by", "node-3", "31", "32", "·"] in rows
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+@pytest.mark.parametrize("count", [1, 3, 8, 30])
+def test_the_final_table_is_never_cut(count, width):
+    nodes = [node(number) for number in range(1, count + 1)]
+    text = drawn(final_table(nodes, {member.name: TWENTY for member in nodes}, width), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    rows = [line.split() for line in text.splitlines()]
+    for member in nodes:
+        assert [member.name, "0.100", "0.250", "2.50", "x"] in [row[:5] for row in rows]
+
+
+def test_more_nodes_than_have_room_next_to_each_other_are_summed_up():
+    text = drawn(final_table([node(number) for number in range(1, 9)], {}, 80))
+    assert ["by", "node-1", "2/7", "25", "0", "13"] in [line.split() for line in text.splitlines()]
+
+
+def test_a_short_run_is_compared_by_halves_and_says_so():
+    text = drawn(final_table(THREE, {member.name: TWENTY[:4] for member in THREE}, 80))
+    assert "first 2" in text
+    assert "last 2" in text
 
 
 def test_the_notes_say_where_the_plot_is_and_which_node_failed_and_why():
