@@ -186,6 +186,24 @@ class TrainingSection(Section):
 class ScheduleSection(Section):
     """How the loops keep in step, and what happens every so many rounds."""
 
+    importance: Literal["clipped", "none", "token_truncated", "sequence_geometric", "decoupled"] = "clipped"
+    """How own groups that an older policy sampled are corrected. clipped: ratio to the sampler, clipped.
+    none: no correction. token_truncated: each token weighted by its ratio to the sampler, at most
+    `importance_cap`. sequence_geometric: one ratio a completion, the geometric mean. decoupled: that
+    weight times the clipped ratio to the policy at the start of the step."""
+    importance_cap: Annotated[float, Field(gt=0)] = 2.0
+    """Largest importance weight."""
+    external: Literal["reencode", "mask", "f_tis"] = "reencode"
+    """Peers' groups. reencode: learned from as if they were own. mask: less the improbable tokens of
+    completions with negative advantage. f_tis: weighted by the sender's log-probabilities where its
+    tokenizer is the same, less completions with negative advantage that are far from the own policy;
+    where it is another, as mask."""
+    external_cap: Annotated[float, Field(gt=0)] = 1.0
+    """Largest importance weight of peers' tokens (f_tis). At 1 no peer can raise a weight by a lie."""
+    external_max_kl: Annotated[float, Field(gt=0)] = 1.0
+    """Nats a token from the sender's policy to the own, above which such a completion is left out (f_tis)."""
+    mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Tokens below it, by the own policy, are improbable (mask)."""
     max_ahead: Positive = 8
     """Own groups that wait for the trainer at most; then sampling pauses. At least I + J, since a
     node alone fills the whole batch itself."""

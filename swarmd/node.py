@@ -239,6 +239,9 @@ class Node:
                 buffer=self._buffer,
                 peers=self._network.peers,
                 verifiers=config.rewards.verifiers,
+                tokenizer_fingerprint=(
+                    ready.tokenizer_fingerprint if config.training.external == "f_tis" else None
+                ),
             )
             loops += [receive.run(self._state), self._network.run()]
         return loops

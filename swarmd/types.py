@@ -34,14 +34,18 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One answer. Tokens and log-probabilities are known only for the node's own completions."""
+    """One answer. Tokens are known only for the node's own completions."""
 
     text: str
     finish_reason: FinishReason
     token_ids_T: tuple[int, ...] | None = None
     """The sampled tokens, the end token included when `finish_reason` is stop."""
     logprobs_T: tuple[float, ...] | None = None
-    """Log-probability (nats) of each sampled token under the policy that sampled it."""
+    """Log-probability (nats) of each sampled token under the policy that sampled it. For a peer's
+    completion: what the peer says, where its tokenizer is the same and that is asked for."""
+    versions_T: tuple[int, ...] | None = None
+    """Policy version that each token was sampled from, where it changed within the completion. None:
+    that of the group throughout."""
 
 
 class SampledGroup(msgspec.Struct, frozen=True):
@@ -90,7 +94,9 @@ BYTES_PER_TOKEN = 64
 def size_in_bytes(prompt: Prompt, completions_G: tuple[Completion, ...]) -> int:
     """Estimate of the memory that a group occupies: its text, and the tokens where they are known."""
     characters = len(prompt.text) + sum(len(completion.text) for completion in completions_G)
-    tokens = sum(len(completion.token_ids_T or ()) for completion in completions_G)
+    tokens = sum(
+        len(completion.token_ids_T or completion.logprobs_T or ()) for completion in completions_G
+    )
     # Python holds text with any character beyond U+FFFF at four bytes a character.
     return 4 * characters + BYTES_PER_TOKEN * tokens
 

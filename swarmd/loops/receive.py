@@ -9,7 +9,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from swarmd_protocol.codec import unpack_logprobs
 from swarmd_protocol.errors import Reason
+from swarmd_protocol.messages import RolloutGroupMessage
 
 from swarmd.errors import WorkerError
 from swarmd.gossip.peers import PeerBook
@@ -39,6 +41,8 @@ class ReceiveLoop:
     peers: PeerBook
     verifiers: int
     """Groups scored at the same time."""
+    tokenizer_fingerprint: str | None = None
+    """Log-probabilities are kept from senders whose tokenizer has this fingerprint; None: from nobody."""
 
     async def run(self, state: LoopState) -> None:
         """Receive until the subscription ends."""
@@ -69,7 +73,7 @@ class ReceiveLoop:
             crashed = ScoreReason.CRASHED in score.reasons_G
             return Reason.SCORING_FAILED if crashed else Reason.NOT_REGENERATED
         prompt = render(score.question, self.manifest)
-        completions_G = tuple(Completion(c.text, c.finish_reason) for c in message.completions)
+        completions_G = self._completions(message)
         created_at = message.created_ms / 1000
         group = RolloutGroup(
             group_id=message.group_id.hex(),
@@ -88,3 +92,12 @@ class ReceiveLoop:
         state.external_since_round.add(group.mean_reward)
         dropped = self.buffer.add_external(group)
         return _PEER_REASONS.get(dropped) if dropped is not None else None
+
+    def _completions(self, message: RolloutGroupMessage) -> tuple[Completion, ...]:
+        behaviour = message.behaviour
+        if behaviour is None or behaviour.tokenizer_fingerprint != self.tokenizer_fingerprint:
+            return tuple(Completion(c.text, c.finish_reason) for c in message.completions)
+        return tuple(
+            Completion(c.text, c.finish_reason, logprobs_T=unpack_logprobs(values))
+            for c, values in zip(message.completions, behaviour.values, strict=True)
+        )

@@ -1,18 +1,16 @@
-"""From rollout groups to tensors.
+"""From rollout groups to tokens, with an advantage for each completion.
 
 Own completions keep the tokens that were sampled. Peers' completions came as text: they are encoded
-with this node's tokenizer, and end with its end token where the author's decoding stopped. A slice
-of a batch holds each prompt once, however many completions answer it.
+with this node's tokenizer, and end with its end token where the author's decoding stopped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from swarmd.errors import TrainingError
 from swarmd.models.tokenization import Tokenizer, encode_completion, encode_prompt
@@ -21,16 +19,19 @@ from swarmd.training.loss import BatchTotals
 from swarmd.types import Completion, RolloutGroup
 
 __all__ = [
+    "MOST_LAG",
     "EncodedBatch",
     "EncodedCompletion",
     "EncodedGroup",
-    "Slice",
     "batch_totals",
+    "count_lags",
     "cut_minibatches",
-    "cut_slices",
     "encode_batch",
     "mean_surprise",
 ]
+
+MOST_LAG = 16
+"""Larger lags are counted together with it."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ class EncodedCompletion:
     """One completion as the trainer sees it."""
 
     token_ids_T: tuple[int, ...]
-    old_logprobs_T: tuple[float, ...] | None
-    """Under the policy that the ratio is taken against; None: the policy as it is now."""
+    behaviour_logprobs_T: tuple[float, ...] | None
+    """Under the policy that sampled the tokens; None where that is not known."""
     advantage: float
+    proximal_logprobs_T: tuple[float, ...] | None = None
+    """Under the trained policy at the start of the step; None: as it is now."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,10 @@ class EncodedGroup:
     has_signal: bool
     policy_version: int
 
-    def with_old_logprobs(self, logprobs_GT: Sequence[tuple[float, ...]]) -> EncodedGroup:
-        """The same group, its ratio taken against these log-probabilities, one tuple a completion."""
+    def with_proximal(self, logprobs_GT: Sequence[tuple[float, ...]]) -> EncodedGroup:
+        """The same group, with the log-probabilities of the policy at the start of the step."""
         pairs = zip(self.completions_G, logprobs_GT, strict=True)
-        completions_G = tuple(replace(completion, old_logprobs_T=values) for completion, values in pairs)
+        completions_G = tuple(replace(completion, proximal_logprobs_T=values) for completion, values in pairs)
         return replace(self, completions_G=completions_G)
 
 
@@ -69,39 +72,25 @@ class EncodedBatch:
     """Groups left out because their prompt fills the context."""
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Completions that are forwarded together, with the prompts they answer; padded on the right with zeros.
-
-    Shapes: Q prompts, P prompt tokens, B completions, T completion tokens.
-    """
-
-    prompt_ids_QP: Tensor
-    prompt_lengths_Q: Tensor
-    prompt_of_B: Tensor
-    """Which prompt each completion answers."""
-    token_ids_BT: Tensor
-    mask_BT: Tensor
-    """True on tokens, False on padding."""
-    advantages_B: Tensor
-    old_logprobs_BT: Tensor
-    has_old_logprobs_B: Tensor
-    """False: the ratio is taken against the policy as it is now."""
-    is_local_B: Tensor
-    policy_version_B: Tensor
-    origin_B: tuple[tuple[int, int], ...]
-    """Index of the group, and of the completion in it."""
-
-
 def encode_batch(
-    groups: Sequence[RolloutGroup], tokenizer: Tokenizer, normalisation: str, context_tokens: int
+    groups: Sequence[RolloutGroup],
+    tokenizer: Tokenizer,
+    normalisation: str,
+    context_tokens: int,
+    *,
+    sender_logprobs: bool = False,
 ) -> EncodedBatch:
     """Encode `groups`. A completion that would pass `context_tokens` is cut there.
+
+    With `sender_logprobs`, what peers say of their tokens' log-probabilities is kept, where it is one
+    finite number for each token that their text is encoded to here.
 
     Raises TrainingError for a group that only a fault of this node can have made: rewards that do
     not match the completions, log-probabilities that do not match the tokens.
     """
-    encoded = [_encode_group(group, tokenizer, normalisation, context_tokens) for group in groups]
+    encoded = [
+        _encode_group(group, tokenizer, normalisation, context_tokens, sender_logprobs) for group in groups
+    ]
     fitting = tuple(group for group in encoded if group is not None)
     return EncodedBatch(fitting, dropped=len(encoded) - len(fitting))
 
@@ -126,34 +115,6 @@ def cut_minibatches(
     return [[groups[index] for index in order[start::count]] for start in range(count)]
 
 
-def cut_slices(
-    groups: Sequence[EncodedGroup], max_tokens: int, device: torch.device, *, join_groups: bool = True
-) -> Iterator[Slice]:
-    """Cut `groups` so that the padded prompts and completions of a slice hold at most `max_tokens`.
-
-    A slice has at least one completion, whatever its length. Prompts of similar length go together,
-    and so do a group's completions of similar length; completions without tokens are in no slice.
-    Unless `join_groups`, a slice has one prompt.
-    """
-    pending: list[tuple[int, int]] = []
-    prompts: set[int] = set()
-    longest_prompt = longest_completion = 0
-    for origin in _longest_first(groups):
-        prompt = len(groups[origin[0]].prompt_ids_P)
-        completion = len(groups[origin[0]].completions_G[origin[1]].token_ids_T)
-        size = len(prompts | {origin[0]}) * max(longest_prompt, prompt)
-        size += (len(pending) + 1) * max(longest_completion, completion)
-        if pending and (size > max_tokens or not (join_groups or origin[0] in prompts)):
-            yield _make_slice(groups, pending, device)
-            pending, prompts, longest_prompt, longest_completion = [], set(), 0, 0
-        pending.append(origin)
-        prompts.add(origin[0])
-        longest_prompt = max(longest_prompt, prompt)
-        longest_completion = max(longest_completion, completion)
-    if pending:
-        yield _make_slice(groups, pending, device)
-
-
 def mean_surprise(groups: Sequence[EncodedGroup]) -> float | None:
     """Mean of -logprob over the sampled tokens of own groups, nats; an estimate of the entropy.
 
@@ -164,13 +125,24 @@ def mean_surprise(groups: Sequence[EncodedGroup]) -> float | None:
         for group in groups
         if group.is_local
         for completion in group.completions_G
-        for value in completion.old_logprobs_T or ()
+        for value in completion.behaviour_logprobs_T or ()
     ]
     return math.fsum(values) / len(values) if values else None
 
 
+def count_lags(groups: Sequence[EncodedGroup], policy_version: int) -> tuple[int, ...]:
+    """Own groups by how many versions before `policy_version` they were sampled: entry 0 counts lag 0.
+
+    As long as the largest lag needs; the last possible entry, MOST_LAG, counts larger ones too.
+    """
+    lags = [
+        min(max(0, policy_version - group.policy_version), MOST_LAG) for group in groups if group.is_local
+    ]
+    return tuple(lags.count(lag) for lag in range(max(lags, default=-1) + 1))
+
+
 def _encode_group(
-    group: RolloutGroup, tokenizer: Tokenizer, normalisation: str, context_tokens: int
+    group: RolloutGroup, tokenizer: Tokenizer, normalisation: str, context_tokens: int, sender_logprobs: bool
 ) -> EncodedGroup | None:
     if len(group.rewards_G) != len(group.completions_G):
         raise TrainingError(
@@ -188,7 +160,9 @@ def _encode_group(
     return EncodedGroup(
         prompt_ids_P=prompt_ids_P,
         completions_G=tuple(
-            _encode_completion(group, completion, advantage, tokenizer, room)
+            _encode_own(group, completion, advantage, tokenizer, room)
+            if group.is_local
+            else _encode_foreign(completion, advantage, tokenizer, room, sender_logprobs)
             for completion, advantage in zip(group.completions_G, advantages_G, strict=True)
         ),
         is_local=group.is_local,
@@ -197,12 +171,11 @@ def _encode_group(
     )
 
 
-def _encode_completion(
+def _encode_own(
     group: RolloutGroup, completion: Completion, advantage: float, tokenizer: Tokenizer, room: int
 ) -> EncodedCompletion:
-    if not group.is_local or completion.token_ids_T is None:
-        token_ids = encode_completion(tokenizer, completion.text, completion.finish_reason)
-        return EncodedCompletion(tuple(token_ids[:room]), None, advantage)
+    if completion.token_ids_T is None:
+        return _encode_foreign(completion, advantage, tokenizer, room, False)
     logprobs_T = completion.logprobs_T
     if logprobs_T is not None and len(logprobs_T) != len(completion.token_ids_T):
         raise TrainingError(
@@ -214,46 +187,16 @@ def _encode_completion(
     )
 
 
-def _longest_first(groups: Sequence[EncodedGroup]) -> Iterator[tuple[int, int]]:
-    """Indices of group and completion, by length of prompt and then of completion."""
-    for index in sorted(range(len(groups)), key=lambda index: (-len(groups[index].prompt_ids_P), index)):
-        lengths = [len(completion.token_ids_T) for completion in groups[index].completions_G]
-        for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-            if lengths[row]:
-                yield index, row
-
-
-def _make_slice(
-    groups: Sequence[EncodedGroup], origins: Sequence[tuple[int, int]], device: torch.device
-) -> Slice:
-    prompts = list(dict.fromkeys(index for index, _ in origins))
-    groups_B = [groups[index] for index, _ in origins]
-    completions_B = [groups[index].completions_G[row] for index, row in origins]
-    token_ids_BT, mask_BT = _pad([completion.token_ids_T for completion in completions_B])
-    has_old_B = [completion.old_logprobs_T is not None for completion in completions_B]
-    old_logprobs_BT = torch.zeros(mask_BT.shape)
-    for row, completion in enumerate(completions_B):
-        if completion.old_logprobs_T is not None:
-            old_logprobs_BT[row, : len(completion.old_logprobs_T)] = torch.tensor(completion.old_logprobs_T)
-    prompt_ids_QP, prompt_mask_QP = _pad([groups[index].prompt_ids_P for index in prompts])
-    return Slice(
-        prompt_ids_QP=prompt_ids_QP.to(device),
-        prompt_lengths_Q=prompt_mask_QP.sum(dim=1).to(device),
-        prompt_of_B=torch.tensor([prompts.index(index) for index, _ in origins], device=device),
-        token_ids_BT=token_ids_BT.to(device),
-        mask_BT=mask_BT.to(device),
-        advantages_B=torch.tensor([completion.advantage for completion in completions_B], device=device),
-        old_logprobs_BT=old_logprobs_BT.to(device),
-        has_old_logprobs_B=torch.tensor(has_old_B, device=device),
-        is_local_B=torch.tensor([group.is_local for group in groups_B], device=device),
-        policy_version_B=torch.tensor([group.policy_version for group in groups_B], device=device),
-        origin_B=tuple(origins),
+def _encode_foreign(
+    completion: Completion, advantage: float, tokenizer: Tokenizer, room: int, sender_logprobs: bool
+) -> EncodedCompletion:
+    token_ids = encode_completion(tokenizer, completion.text, completion.finish_reason)
+    claimed_T = completion.logprobs_T if sender_logprobs else None
+    if claimed_T is not None and not (
+        # Another number of tokens: the sender reached the text by other tokens than the tokenizer would.
+        len(claimed_T) == len(token_ids) and all(math.isfinite(value) for value in claimed_T)
+    ):
+        claimed_T = None
+    return EncodedCompletion(
+        tuple(token_ids[:room]), None if claimed_T is None else claimed_T[:room], advantage
     )
-
-
-def _pad(rows: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-    """Rows of token ids as one tensor, and a mask that is True on tokens."""
-    longest = max(len(row) for row in rows)
-    padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long)
-    lengths = torch.tensor([len(row) for row in rows])
-    return padded, torch.arange(longest) < lengths.unsqueeze(1)

@@ -41,6 +41,12 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     inner_epochs: int = 1
     minibatches: int = 1
     max_grad_norm: float = 1.0
+    importance: str = "clipped"
+    importance_cap: float = 2.0
+    external: str = "reencode"
+    external_cap: float = 1.0
+    external_max_kl: float = 1.0
+    mask_probability: float = 0.05
 
     def __post_init__(self) -> None:
         if self.schedule != "constant" and self.schedule_steps <= self.warmup_steps:
@@ -109,7 +115,7 @@ class StepMetrics(msgspec.Struct, frozen=True):
     mean_ratio: float | None
     """New to old probability of own tokens."""
     clipped_share: float | None
-    """Part of the tokens whose gradient the clip removed."""
+    """Part of the tokens whose gradient the clip removed, or whose weight the cap cut."""
     kl: float | None
     """Mean KL to the start weights, nats a token; None without a KL penalty."""
     entropy: float | None
@@ -133,6 +139,16 @@ class StepMetrics(msgspec.Struct, frozen=True):
     learning_rate: float
     """Of the next optimizer step."""
     seconds: float
+    sampler_kl: float | None = None
+    """KL from the policies that sampled own groups to the trainer's at the start of the step, nats a
+    token: what weights a few versions old and a different engine add up to."""
+    effective_share: float | None = None
+    """Effective sample size of own tokens over their number, from 0 to 1: how even the importance
+    weights of this step are, before any cap."""
+    dropped_share: float | None = None
+    """Part of peers' tokens that `external` takes out."""
+    lag_groups: tuple[int, ...] = ()
+    """Own groups by policy lag: entry n counts those n versions old, entry 16 also older ones."""
 
 
 class StepReply(msgspec.Struct, frozen=True):

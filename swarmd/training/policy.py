@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from swarmd.errors import TrainingError
-from swarmd.training.batch import EncodedCompletion, EncodedGroup, Slice, cut_slices
+from swarmd.models.loading import LOADING_ERRORS
+from swarmd.training.batch import EncodedCompletion, EncodedGroup
+from swarmd.training.slices import Slice, cut_slices
 
 __all__ = ["Policy"]
 
@@ -72,7 +73,7 @@ class Policy:
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        except LOADING_ERRORS as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TrainingError(f"cannot load the model in {path}: {reason}") from error
         missing = sorted(loading["missing_keys"])

@@ -21,17 +21,18 @@ from swarmd.errors import TrainingError
 from swarmd.models.tokenization import Tokenizer
 from swarmd.training.batch import (
     EncodedGroup,
-    Slice,
     batch_totals,
+    count_lags,
     cut_minibatches,
-    cut_slices,
     encode_batch,
     mean_surprise,
 )
-from swarmd.training.loss import BatchTotals, clipped_tokens, kl_penalty, policy_loss, token_weights
+from swarmd.training.loss import BatchTotals
 from swarmd.training.messages import StepMetrics, TrainingOptions
+from swarmd.training.objective import Objective
 from swarmd.training.policy import Policy
 from swarmd.training.schedule import learning_rate
+from swarmd.training.slices import Slice, cut_slices
 from swarmd.training.tally import Tally
 from swarmd.types import RolloutGroup
 
@@ -59,9 +60,8 @@ class TrainerState:
 class Trainer:
     """GRPO (arXiv 2402.03300) on rollout groups, own and peers'.
 
-    The ratio of an own completion is taken against the log-probabilities it was sampled with; that
-    of a peer's completion against this policy at the start of the step. With a KL weight,
-    `reference` is the policy that the penalty pulls towards.
+    What the ratio of a completion is taken against, `objective` says. With a KL weight, `reference`
+    is the policy that the penalty pulls towards.
     """
 
     def __init__(
@@ -74,8 +74,6 @@ class Trainer:
         seed: int,
         reference: Policy | None = None,
     ) -> None:
-        if options.kl_weight > 0 and reference is None:
-            raise TrainingError("a KL weight above 0 needs a reference policy")
         self.policy = policy
         self.policy_version = 0
         """Advances by one with every step that updates the weights."""
@@ -86,7 +84,7 @@ class Trainer:
         self._tokenizer = tokenizer
         self._options = options
         self._max_new_tokens = max_new_tokens
-        self._reference = reference
+        self._objective = Objective(options, reference)
         self._tokens_at_once = _TOKENS_AT_ONCE
         self._steps_at_start = 0
         self._random = torch.Generator().manual_seed(seed)
@@ -102,13 +100,17 @@ class Trainer:
         started = time.monotonic()
         options = self._options
         batch = encode_batch(
-            groups, self._tokenizer, options.advantage_normalisation, self.policy.context_tokens
+            groups,
+            self._tokenizer,
+            options.advantage_normalisation,
+            self.policy.context_tokens,
+            sender_logprobs=options.external == "f_tis",
         )
         encoded = list(batch.groups)
         self._steps_at_start, skipped_before = self.steps, self.skipped_updates
-        entropy = mean_surprise(encoded)
+        entropy, lags = mean_surprise(encoded), count_lags(encoded, self.policy_version)
         if options.inner_epochs * options.minibatches > 1:
-            encoded = self._in_memory(functools.partial(self._fix_old_logprobs, batch.groups))
+            encoded = self._in_memory(functools.partial(self._fix_proximal, batch.groups))
         tally = Tally()
         for _ in range(options.inner_epochs):
             for minibatch in cut_minibatches(encoded, options.minibatches, self._random):
@@ -119,11 +121,15 @@ class Trainer:
         return StepMetrics(
             loss=tally.loss,
             grad_norm=tally.grad_norm,
-            mean_ratio=tally.mean_ratio,
-            clipped_share=tally.clipped_share,
-            kl=tally.kl if self._reference is not None else None,
+            mean_ratio=tally.ratio.value,
+            clipped_share=tally.clipped.value,
+            kl=tally.kl.value,
             entropy=entropy,
-            sampler_gap=tally.sampler_gap,
+            sampler_gap=tally.gap.value,
+            sampler_kl=tally.sampler_kl.value,
+            effective_share=tally.effective_share,
+            dropped_share=tally.dropped.value,
+            lag_groups=lags,
             tokens=batch_totals(encoded, self._max_new_tokens).tokens,
             groups=len(encoded),
             groups_with_signal=sum(group.has_signal for group in encoded),
@@ -170,7 +176,7 @@ class Trainer:
     def _update(self, minibatch: Sequence[EncodedGroup], tally: Tally) -> None:
         """One optimizer step, or none when there is nothing to learn or the gradient is not finite."""
         # Without signal a group's gradient is zero, except for what a KL penalty adds.
-        useful = [group for group in minibatch if group.has_signal or self._options.kl_weight > 0]
+        useful = [group for group in minibatch if group.has_signal or self._objective.has_penalty]
         totals = batch_totals(minibatch, self._max_new_tokens)
         if not any(completion.token_ids_T for group in useful for completion in group.completions_G):
             return
@@ -194,45 +200,17 @@ class Trainer:
         """Leave the gradient of the loss over `groups` in the parameters; return the loss."""
         self._optimizer.zero_grad(set_to_none=True)
         loss, seen = 0.0, Tally()
+        version = self.policy_version if self.steps == self._steps_at_start else None
         for rows in self._slices(groups):
-            slice_loss = self._loss(rows, totals, seen)
+            slice_loss = self._objective.loss(self.policy.logprobs(rows), rows, totals, version, seen)
             slice_loss.backward()  # type: ignore[no-untyped-call]
             loss += float(slice_loss.detach())
         return loss, seen
 
-    def _loss(self, rows: Slice, totals: BatchTotals, seen: Tally) -> Tensor:
-        """What `rows` add to the loss of the batch."""
-        options, mask_BT = self._options, rows.mask_BT
-        logprobs_BT = self.policy.logprobs(rows)
-        has_old_B1 = rows.has_old_logprobs_B.unsqueeze(1)
-        old_BT = torch.where(has_old_B1, rows.old_logprobs_BT, logprobs_BT.detach())
-        bounds = (options.clip_low, options.clip_high)
-        loss_BT = policy_loss(logprobs_BT, old_BT, rows.advantages_B, *bounds)
-        if self._reference is not None and options.kl_weight > 0:
-            with torch.no_grad():
-                reference_BT = self._reference.logprobs(rows)
-            kl_BT = kl_penalty(logprobs_BT, reference_BT)
-            loss_BT = loss_BT + options.kl_weight * kl_BT
-            seen.see_kl(kl_BT.detach()[mask_BT])
-        clipped_BT = clipped_tokens(logprobs_BT, old_BT, rows.advantages_B, *bounds)
-        seen.see_clipped(clipped_BT[mask_BT])
-        difference_BT = logprobs_BT.detach() - old_BT
-        seen.see_own(difference_BT[mask_BT & rows.is_local_B.unsqueeze(1)])
-        if self.steps == self._steps_at_start:
-            is_fresh_B = rows.is_local_B & (rows.policy_version_B == self.policy_version)
-            seen.see_fresh(difference_BT[mask_BT & has_old_B1 & is_fresh_B.unsqueeze(1)])
-        weights_BT = token_weights(mask_BT, options.loss_aggregation, totals)
-        # Padding is taken out before the sum: a weight of 0 does not silence a NaN.
-        return (loss_BT * weights_BT)[mask_BT].sum()
-
-    def _fix_old_logprobs(self, groups: Sequence[EncodedGroup]) -> list[EncodedGroup]:
-        """Write this policy's log-probabilities into groups that have none, before the first update."""
+    def _fix_proximal(self, groups: Sequence[EncodedGroup]) -> list[EncodedGroup]:
+        """Write down this policy's log-probabilities, before the first update, where later ones need them."""
         fixed = list(groups)
-        places = [
-            place
-            for place, group in enumerate(groups)
-            if any(completion.old_logprobs_T is None for completion in group.completions_G)
-        ]
+        places = [place for place, group in enumerate(groups) if self._objective.needs_proximal(group)]
         logprobs_GT: dict[int, list[tuple[float, ...]]] = {
             place: [()] * len(groups[place].completions_G) for place in places
         }
@@ -243,7 +221,7 @@ class Trainer:
                 ):
                     logprobs_GT[places[index]][row] = tuple(values_T[mask_T].tolist())
         for place in places:
-            fixed[place] = groups[place].with_old_logprobs(logprobs_GT[place])
+            fixed[place] = groups[place].with_proximal(logprobs_GT[place])
         return fixed
 
     def _in_memory(self, compute: Callable[[], Result]) -> Result:

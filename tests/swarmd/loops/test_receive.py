@@ -4,7 +4,15 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from swarmd_protocol.messages import CompletionMessage, FinishReason, RolloutGroupMessage, TaskReference
+import msgspec
+from swarmd_protocol.codec import pack_logprobs
+from swarmd_protocol.messages import (
+    BehaviourLogprobs,
+    CompletionMessage,
+    FinishReason,
+    RolloutGroupMessage,
+    TaskReference,
+)
 
 from swarmd.errors import WorkerError
 from swarmd.gossip.peers import PeerBook
@@ -61,7 +69,7 @@ def message(author: str, index: int, texts: Sequence[str], age_seconds: float = 
 
 
 async def receive(
-    groups: Sequence[OpenedGroup], verifiers: int = 1
+    groups: Sequence[OpenedGroup], verifiers: int = 1, fingerprint: str | None = None
 ) -> tuple[ReplayBuffer, PeerBook, LoopState]:
     buffer = ReplayBuffer(
         capacity_groups=10,
@@ -80,6 +88,7 @@ async def receive(
         buffer=buffer,
         peers=peers,
         verifiers=verifiers,
+        tokenizer_fingerprint=fingerprint,
     )
     async with asyncio.timeout(5):
         await loop.run(state)
@@ -132,3 +141,18 @@ async def test_several_lanes_take_each_group_once() -> None:
     groups = [message(f"peer{index}", 10 + index, ["right", "wrong"]) for index in range(9)]
     buffer, peers, _ = await receive(groups, verifiers=3)
     assert (peers.accepted, len(buffer.drawable())) == (9, 9)
+
+
+async def test_a_senders_logprobs_are_kept_when_asked_for_and_its_tokenizer_is_the_same() -> None:
+    opened = message("a", 0, ["right", "wrong"])
+    behaviour = BehaviourLogprobs("same", (pack_logprobs([-0.5, -1.0]), pack_logprobs([-2.0])))
+    told = OpenedGroup("a", msgspec.structs.replace(opened.message, behaviour=behaviour))
+    for groups, fingerprint, expected in (
+        ([told], "same", [(-0.5, -1.0), (-2.0,)]),
+        ([told], "another", [None, None]),
+        ([told], None, [None, None]),
+        ([opened], "same", [None, None]),
+    ):
+        buffer, _, _ = await receive(groups, fingerprint=fingerprint)
+        (group,) = buffer.drawable()
+        assert [completion.logprobs_T for completion in group.completions_G] == expected

@@ -5,8 +5,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForC
 
 import swarmd.training.policy as policy_module
 from swarmd.errors import TrainingError
-from swarmd.training.batch import cut_slices, encode_batch
+from swarmd.training.batch import encode_batch
 from swarmd.training.policy import Policy
+from swarmd.training.slices import make_slice
 from swarmd.types import Prompt
 
 ANSWERS = [("7", 1), ("12", 0), ("3 + 4 = 7", 1), ("", 0), ("a b c d e f g h i", 0)]
@@ -19,8 +20,13 @@ LONG = Prompt("plain", "<question>Simplify the fraction 48/60 as far as you can.
 
 def slice_of(groups, tokenizer):
     encoded = encode_batch(groups, tokenizer, "std", 96).groups
-    (rows,) = cut_slices(encoded, 10_000, CPU)
-    return rows
+    origins = [
+        (index, row)
+        for index, group in enumerate(encoded)
+        for row, completion in enumerate(group.completions_G)
+        if completion.token_ids_T
+    ]
+    return make_slice(encoded, origins, CPU)
 
 
 def naive_logprobs(policy, rows):
