@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from swarmd.cli.app import run_command_line
+from types import FrameType
 
 __all__ = ["main"]
+
+_INTERRUPTED_EXIT_CODE = 130
 
 
 def main() -> None:
     """Run the command named in sys.argv and exit with its code."""
-    sys.exit(run_command_line(sys.argv[1:]))
+    # Before the first import that takes time: a signal then is an order to end, not a traceback.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        from swarmd.cli.app import run_command_line
+
+        code = run_command_line(sys.argv[1:])
+    except KeyboardInterrupt:
+        # A node that is asked to stop has done what it was asked; another command was broken off.
+        code = 0 if "start" in sys.argv[1:2] else _INTERRUPTED_EXIT_CODE
+    sys.exit(code)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

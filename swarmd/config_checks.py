@@ -4,6 +4,7 @@ contradict each other. They need nothing but the configuration, so they run befo
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 
@@ -16,6 +17,10 @@ _LISTEN = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/(tcp|udp)/(\d+)(/[a-z0-9
 _JOIN = re.compile(r"/\S+/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]*):(\d+)")
 _LARGEST_PORT = 65535
+_ADDRESS_PORT = re.compile(r"/(?:tcp|udp)/([^/]+)")
+_ADDRESS_IP = re.compile(r"/ip([46])/([^/]+)")
+_LARGEST_NUMBER = 2**53
+"""No count, size or seed is larger; the wire format and SQLite hold 64 bits."""
 
 
 def broken_rule(config: Config) -> tuple[str, str] | None:
@@ -24,6 +29,7 @@ def broken_rule(config: Config) -> tuple[str, str] | None:
 
 
 def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _numbers(config)
     yield from _addresses(config)
     if not _DEVICE.fullmatch(config.model.device):
         yield "model.device", f"must be auto, cpu, cuda or cuda:N, got {config.model.device!r}"
@@ -36,6 +42,14 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
             "training.schedule_steps",
             f"must be at least 1 with the schedule {config.training.schedule!r}, got 0",
         )
+    elif config.training.schedule != "constant" and (
+        config.training.schedule_steps <= config.training.warmup_steps
+    ):
+        yield (
+            "training.schedule_steps",
+            f"must be above training.warmup_steps, {config.training.warmup_steps}, "
+            f"got {config.training.schedule_steps}",
+        )
     for section, low, high in (
         (config.gossip, "redial_min_seconds", "redial_max_seconds"),
         (config.workers, "restart_min_seconds", "restart_max_seconds"),
@@ -46,20 +60,40 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
             yield f"{name}.{low}", f"must not be above {high}, {getattr(section, high):g}"
 
 
+def _numbers(config: Config) -> Iterator[tuple[str, str]]:
+    for name in type(config).model_fields:
+        section = getattr(config, name)
+        for field in type(section).model_fields:
+            value = getattr(section, field)
+            if isinstance(value, int | float) and abs(value) > _LARGEST_NUMBER:
+                yield f"{name}.{field}", f"must be at most {_LARGEST_NUMBER}, got {value}"
+
+
 def _addresses(config: Config) -> Iterator[tuple[str, str]]:
     for address in config.swarm.join:
-        if not _JOIN.fullmatch(address):
+        if not _JOIN.fullmatch(address) or not _numbers_are_possible(address):
             yield (
                 "swarm.join",
                 "must be multiaddrs ending in /p2p/PEERID, like /ip4/203.0.113.5/tcp/31337/p2p/12D3Koo..., "
                 f"got {address!r}",
             )
     for address in config.swarm.listen:
-        match = _LISTEN.fullmatch(address)
-        if match is None or int(match[3]) > _LARGEST_PORT:
+        if not _LISTEN.fullmatch(address) or not _numbers_are_possible(address):
             yield "swarm.listen", f"must be multiaddrs like /ip4/0.0.0.0/tcp/31337, got {address!r}"
     listen = config.monitor.metrics_listen
     if listen:
         match = _HOST_PORT.fullmatch(listen)
         if match is None or int(match[2]) > _LARGEST_PORT:
             yield "monitor.metrics_listen", f"must be HOST:PORT, got {listen!r}"
+
+
+def _numbers_are_possible(address: str) -> bool:
+    """Whether IP addresses and ports in a multiaddr are such."""
+    try:
+        for version, text in _ADDRESS_IP.findall(address):
+            if ipaddress.ip_address(text).version != int(version):
+                return False
+    except ValueError:
+        return False
+    ports = _ADDRESS_PORT.findall(address)
+    return all(port.isdigit() and len(port) < 6 and int(port) <= _LARGEST_PORT for port in ports)

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -346,7 +347,10 @@ class Node:
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
-            # The second signal: at once. The kernel ends the children with us.
+            # The second signal: at once. The kernel ends p2pd with us.
+            self._processes.end_in_haste()
+            self._home.clear_runtime()
+            print("swarmd: stopped at once, without waiting for a checkpoint", file=sys.stderr, flush=True)
             os._exit(1)
         self._stop.set()
 

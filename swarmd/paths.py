@@ -132,7 +132,7 @@ class Home:
             try:
                 yield
             finally:
-                self._clear_runtime()
+                self.clear_runtime()
                 with contextlib.suppress(OSError):  # Something else is in it: left for the next run.
                     self.runtime.rmdir()
 
@@ -181,9 +181,9 @@ class Home:
                 f"runtime folder {runtime} must be a folder that only this user can write: remove it"
             )
 
-        self._clear_runtime()
+        self.clear_runtime()
 
-    def _clear_runtime(self) -> None:
+    def clear_runtime(self) -> None:
         """Remove sockets: one that a killed run left must not be taken for a live one."""
         for leftover in self.runtime.iterdir():
             if stat.S_ISSOCK(leftover.lstat().st_mode):

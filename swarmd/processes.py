@@ -22,6 +22,7 @@ from swarmd.tasks.manifest import Manifest
 from swarmd.training.client import TrainerClient
 from swarmd.training.messages import INITIALISE as INITIALISE_TRAINER
 from swarmd.training.messages import TrainerReady, TrainerSettings, TrainingOptions
+from swarmd.weights.segment import CHANNEL_PREFIX, discard_segment
 from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
 
 QUIET_LIBRARIES = {
@@ -54,6 +55,7 @@ class Processes:
         self._manifest = manifest
         self._state = state
         self._on_event = on_event
+        self._channel_name = f"{CHANNEL_PREFIX}{os.getpid()}"
         self._trainer_worker = self._worker("trainer", self._start_trainer)
         self._generator_worker = self._worker("generator", self._start_generator)
         verifiers = [
@@ -77,6 +79,12 @@ class Processes:
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
         assert self.trainer_ready is not None
         return self.trainer_ready
+
+    def end_in_haste(self) -> None:
+        """Kill every worker and remove the weight channel, without waiting for anything."""
+        for worker in self.workers:
+            worker.kill()
+        discard_segment(self._channel_name)
 
     def _worker(self, module: str, on_start: Callable[[Worker], Awaitable[None]], name: str = "") -> Worker:
         limits = self._config.workers
@@ -109,7 +117,7 @@ class Processes:
                 dtype=config.model.dtype,
                 threads=config.model.threads,
                 seed=config.node.seed,
-                channel_name=f"swarmd-{os.getpid()}",
+                channel_name=self._channel_name,
                 checkpoint_folder=str(self._home.checkpoints),
                 checkpoint_keep=config.schedule.checkpoint_keep,
                 temperature=config.rollout.temperature,

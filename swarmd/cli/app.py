@@ -51,7 +51,10 @@ COMMANDS = (
 
 
 def run_command_line(arguments: Sequence[str]) -> int:
-    """Run one command. Returns its exit code: 0 done, 1 failed, 2 wrong usage, 3 in use."""
+    """Run one command. Returns its exit code: 0 done, 1 failed, 2 wrong usage, 3 in use.
+
+    Raises KeyboardInterrupt when the command was broken off.
+    """
     given = list(arguments) or ["--help"]
     app = build_app(next((word for word in given if not word.startswith("-")), None))
     try:
@@ -60,8 +63,9 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return report_failure(str(error), error.exit_code)
     except TyperException as error:
         return _wrong_usage(error)
-    except typer.Abort:
-        return report_failure("aborted", 1)
+    except typer.Abort as error:
+        # What typer makes of Ctrl-C; nothing here asks questions.
+        raise KeyboardInterrupt from error
     except BrokenPipeError:
         # The reader of a pipe has seen enough; there is nobody left to tell.
         sys.stdout = None

@@ -4,9 +4,12 @@ is one line and leaves everything on disk as it was.
 
 from __future__ import annotations
 
+import os
+
 from swarmd.config import Config
 from swarmd.errors import ConfigError, HomeInUseError
 from swarmd.identity import Identity
+from swarmd.models.folder_check import check_folder
 from swarmd.models.resolve import resolve
 from swarmd.paths import Home
 from swarmd.tasks.manifest import Manifest
@@ -25,15 +28,22 @@ def check_before_start(config: Config, home: Home) -> None:
     if running is not None:
         raise HomeInUseError(home.in_use_message(running))
     model = resolve(config.model.name)
-    _check_group_size(config, manifest or Manifest.load(model.manifest_hint))
+    check_folder(model.path)
+    _check_against_manifest(config, manifest or Manifest.load(model.manifest_hint))
     home.prepare()
-    if home.identity_key.exists():
+    # A link that leads nowhere is there, too: a new identity must not be written through it.
+    if os.path.lexists(home.identity_key):
         Identity.load(home.identity_key)
 
 
-def _check_group_size(config: Config, manifest: Manifest) -> None:
+def _check_against_manifest(config: Config, manifest: Manifest) -> None:
     low, high, size = manifest.group_size_min, manifest.group_size_max, config.rollout.group_size
     if not low <= size <= high:
         raise ConfigError(
             f"rollout.group_size must be between {low} and {high} in swarm {manifest.name!r}, got {size}"
+        )
+    if config.rollout.max_new_tokens > manifest.max_new_tokens:
+        raise ConfigError(
+            f"rollout.max_new_tokens must be at most {manifest.max_new_tokens} in swarm {manifest.name!r}, "
+            f"got {config.rollout.max_new_tokens}: peers would refuse longer completions"
         )

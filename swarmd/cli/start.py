@@ -4,9 +4,11 @@ before the node and its heavy libraries are imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import Annotated
 
@@ -17,7 +19,7 @@ from swarmd.cli.options import ConfigOption, HomeOption, SetOption, chosen_home
 from swarmd.cli.preflight import check_before_start
 from swarmd.config import Config
 from swarmd.config_sources import Flag, load_config
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import Home
 
 __all__ = ["start"]
@@ -78,8 +80,8 @@ def start(
     given = {key: flag for key, flag in flags.items() if flag.value is not None}
     chosen = chosen_home(home)
     loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
-    # Until the node handles signals itself, SIGTERM is the same as Ctrl-C.
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    # Until the node handles signals itself, these are the same as Ctrl-C.
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         check_before_start(loaded.config, chosen)
         if detached:
@@ -90,7 +92,8 @@ def start(
         # Asked to stop before there was anything to save.
         code = 0
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     raise typer.Exit(code)
 
 
@@ -99,7 +102,21 @@ def _run(config: Config, home: Home, *, console: bool) -> int:
         print("swarmd: loading libraries", file=sys.stderr, flush=True)
     from swarmd.node import run_node
 
-    return run_node(config, home, console=console)
+    try:
+        return run_node(config, home, console=console)
+    except SwarmdError:
+        raise
+    except Exception as error:  # The last boundary: a bug is told in one line, too, and ends as a failure.
+        _keep_traceback(home, error)
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise SwarmdError(
+            f"the node stopped by a fault of its own ({what}); the traceback is in {home.log_file}"
+        ) from error
+
+
+def _keep_traceback(home: Home, error: Exception) -> None:
+    with contextlib.suppress(OSError), home.log_file.open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:

@@ -31,6 +31,7 @@ from swarmd.training.messages import (
 from swarmd.training.model_digest import model_digest
 from swarmd.training.policy import Policy
 from swarmd.training.trainer import Trainer, TrainerState
+from swarmd.weights.segment import CHANNEL_PREFIX, remove_leftovers
 from swarmd.weights.shared_memory import WeightWriter
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
 
@@ -72,6 +73,8 @@ class TrainerProcess:
             notes += damaged
         report_progress("publishing weights")
         weights = _published(trainer, compute)
+        # Of nodes that were killed: each would occupy memory for ever.
+        remove_leftovers(CHANNEL_PREFIX)
         writer = WeightWriter.create(settings.channel_name, weights)
         writer.publish(trainer.policy_version, weights)
         self._running = _Running(trainer, store, writer, compute, digest)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from swarmd.errors import GenerationError
 from swarmd.generation.batching import MemoryCost
+from swarmd.models.loading import LOADING_ERRORS
 from swarmd.models.tokenization import Tokenizer, end_token_id
 
 __all__ = ["end_token_ids", "load_model", "memory_cost", "replace_weights"]
@@ -41,7 +41,7 @@ def load_model(path: str, dtype: torch.dtype) -> Any:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+    except LOADING_ERRORS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GenerationError(f"cannot load the model in {path}: {reason}") from error
     # transformers fills what is missing with random numbers, and only warns.

@@ -125,7 +125,10 @@ def _free_port(address: str, network: str, host: str, kind: socket.SocketKind, p
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return None
-        raise NetworkError(f"cannot listen on {address}: {error.strerror or error}") from error
+        raise NetworkError(
+            f"cannot listen on {address} ({error.strerror or error}): "
+            "name an address of this machine by --listen"
+        ) from error
 
 
 def _lock_port(kind: socket.SocketKind, port: int) -> int | None:

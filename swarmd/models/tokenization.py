@@ -18,6 +18,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from swarmd.errors import SwarmdError
+from swarmd.models.loading import LOADING_ERRORS
 from swarmd.types import FinishReason, Prompt
 
 __all__ = [
@@ -73,7 +74,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             Tokenizer,
             AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False),
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except LOADING_ERRORS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SwarmdError(f"cannot read the tokenizer of {path}: {reason}") from error
     end_token_id(tokenizer)

@@ -13,10 +13,19 @@ import errno
 import fcntl
 import mmap
 import os
+import re
+from contextlib import suppress
+from pathlib import Path
 
 from swarmd.errors import WeightChannelError
 
-__all__ = ["Segment", "remove_segment"]
+__all__ = ["CHANNEL_PREFIX", "Segment", "discard_segment", "remove_leftovers", "remove_segment"]
+
+CHANNEL_PREFIX = "swarmd-"
+"""A node's weight channel is named by this and the daemon's process id."""
+
+_FOLDER = Path("/dev/shm")
+"""Where Linux shows shared memory as files; elsewhere leftovers cannot be listed."""
 
 
 class Segment:
@@ -126,6 +135,36 @@ def remove_segment(name: str) -> bool:
         return False
     finally:
         os.close(descriptor)
+    return True
+
+
+def discard_segment(name: str) -> None:
+    """Remove a name, also one in use: who has it open keeps the memory until he ends. For an end in haste."""
+    with suppress(OSError):
+        _posixshmem.shm_unlink(_path(name))
+
+
+def remove_leftovers(prefix: str) -> int:
+    """Remove all segments named `prefix` and the id of a process that is gone. Returns how many.
+
+    A process that was killed cannot do it itself. What another user or a living process owns stays.
+    """
+    removed = 0
+    for path in _FOLDER.glob(f"{prefix}*") if _FOLDER.is_dir() else ():
+        match = re.fullmatch(rf"{re.escape(prefix)}(\d+)", path.name)
+        if match is not None and not _is_alive(int(match[1])):
+            with suppress(WeightChannelError):
+                removed += remove_segment(path.name)
+    return removed
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
     return True
 
 

@@ -18,14 +18,22 @@ from typing import Literal
 import msgspec
 
 from swarmd import errors
-from swarmd.errors import CheckpointError, ConfigError, SwarmdError, WorkerBudgetError, WorkerError
+from swarmd.errors import (
+    CheckpointError,
+    ConfigError,
+    GenerationError,
+    SwarmdError,
+    TrainingError,
+    WorkerBudgetError,
+    WorkerError,
+)
 from swarmd.workers.connection import WorkerOutput, WorkerProcess, WorkerRefusalError
 from swarmd.workers.framing import Method, Reply, Request
 
 WorkerState = Literal["starting", "ready", "restarting", "stopped"]
 
 # Errors of an initialisation that trying again does not cure.
-_FINAL = (ConfigError, CheckpointError)
+_FINAL = (ConfigError, CheckpointError, TrainingError, GenerationError)
 
 
 @dataclass(frozen=True)
@@ -82,12 +90,13 @@ class Worker:
         self._process: WorkerProcess | None = None
         self._state_changed = asyncio.Event()
         self._end: SwarmdError | None = None
+        self._was_ready = False
 
     async def run(self) -> None:
         """Keeps the worker running until cancelled, then stops it in order.
 
-        Raises WorkerBudgetError after too many fast failures. An initialisation refused with a
-        ConfigError or CheckpointError raises that: trying again would not help.
+        Raises WorkerBudgetError after too many fast failures. What an initialisation refuses
+        for good (the first one: for whatever reason) is raised at once: trying again would not help.
         """
         failures: deque[float] = deque()
         try:
@@ -136,6 +145,11 @@ class Worker:
                 raise WorkerError(str(self._end) if self._end else f"{self.name} worker was stopped")
             await self._state_changed.wait()
 
+    def kill(self) -> None:
+        """End the process now, if there is one. For the end of the daemon itself."""
+        if self._process is not None:
+            self._process.kill("was killed")
+
     async def _live(self) -> str:
         """One process from start to death. Returns why it died."""
         self._set_state("starting" if not self.restarts else "restarting")
@@ -180,7 +194,8 @@ class Worker:
             process.kill(f"was not ready within {limit:g} s")
         except WorkerRefusalError as error:
             cause = getattr(errors, error.error, SwarmdError)
-            if issubclass(cause, _FINAL):
+            # What the very first initialisation refuses, the second would refuse as well.
+            if issubclass(cause, _FINAL) or not self._was_ready:
                 self._end = cause(error.reason)
             process.kill(f"could not be initialised: {error.reason}")
         except SwarmdError as error:
@@ -188,6 +203,7 @@ class Worker:
                 self._end = error
             process.kill(f"could not be initialised: {error}")
         else:
+            self._was_ready = True
             self._set_state("ready")
             self._emit("ready", "")
 
