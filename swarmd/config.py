@@ -106,7 +106,14 @@ class GenerationSection(Section):
     """The generator process."""
 
     engine: Literal["auto", "vllm", "transformers"] = "auto"
-    """auto: vLLM where it is installed, else transformers."""
+    """auto: vLLM where it is installed in a version that swarmd knows, else transformers."""
+    kv_cache_bytes: NonNegative = 0
+    """vLLM's key-value cache. 0: room for 64 completions of full context, at most 1 GiB on a CPU and
+    what `memory_share` leaves beside the weights on a GPU."""
+    memory_share: Share = 0.4
+    """Largest part of a GPU's memory that vLLM may occupy; the trainer needs the rest."""
+    stall_seconds: PositiveSeconds = 60.0
+    """A vLLM that makes no step for this long is given up, and the generator restarted."""
     timeout_seconds: PositiveSeconds = 600.0
     """Deadline of one sampling call; a generator that passes it is restarted."""
 

@@ -145,6 +145,9 @@ class Processes:
                 dtype=config.model.dtype,
                 threads=config.model.threads,
                 seed=config.node.seed,
+                kv_cache_bytes=config.generation.kv_cache_bytes,
+                memory_share=config.generation.memory_share,
+                stall_seconds=config.generation.stall_seconds,
             ),
             config.workers.start_timeout_seconds,
         )

@@ -53,6 +53,7 @@ class SampledGroup(msgspec.Struct, frozen=True):
 
     completions_G: tuple[Completion, ...]
     policy_version: int
+    """The oldest that a token of the group was sampled from."""
 
 
 class RolloutGroup(msgspec.Struct, frozen=True):
@@ -94,9 +95,7 @@ BYTES_PER_TOKEN = 64
 def size_in_bytes(prompt: Prompt, completions_G: tuple[Completion, ...]) -> int:
     """Estimate of the memory that a group occupies: its text, and the tokens where they are known."""
     characters = len(prompt.text) + sum(len(completion.text) for completion in completions_G)
-    tokens = sum(
-        len(completion.token_ids_T or completion.logprobs_T or ()) for completion in completions_G
-    )
+    tokens = sum(len(completion.token_ids_T or completion.logprobs_T or ()) for completion in completions_G)
     # Python holds text with any character beyond U+FFFF at four bytes a character.
     return 4 * characters + BYTES_PER_TOKEN * tokens
 

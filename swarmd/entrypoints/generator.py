@@ -39,6 +39,11 @@ class _Generator:
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
         return self._loaded().load_weights(request)
 
+    def close(self) -> None:
+        """Let go of the engine and its processes."""
+        if self._engine is not None:
+            self._engine.close()
+
     def _loaded(self) -> Engine:
         if self._engine is None:
             raise GenerationError("the generator has not been initialised")
@@ -56,6 +61,7 @@ def main() -> None:
             handle(LOAD_WEIGHTS, generator.load_weights),
         ],
     )
+    generator.close()
 
 
 if __name__ == "__main__":

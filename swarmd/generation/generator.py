@@ -44,6 +44,9 @@ class Engine(Protocol):
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
         """Replace all weights by the newest of the channel, or none of them when they do not fit."""
 
+    def close(self) -> None:
+        """Let go of processes and channels. Nothing else may be called afterwards."""
+
 
 class WeightSource(Protocol):
     """The reading end of a weight channel."""
@@ -51,6 +54,13 @@ class WeightSource(Protocol):
     @property
     def handle(self) -> WeightHandle:
         """The channel it reads."""
+
+    @property
+    def last_read(self) -> tuple[int, int] | None:
+        """Version and checksum of what the last `read` returned; equal ones have the same content."""
+
+    def latest(self) -> tuple[int, int] | None:
+        """Version and checksum of the newest complete weights, unread; None before the first."""
 
     def read(self) -> tuple[int, Mapping[str, torch.Tensor]]:
         """The newest complete version and its tensors by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmd.errors import GenerationError
 from swarmd.types import Prompt, SampledGroup, WeightHandle
 from swarmd.workers.framing import Method
 
@@ -17,6 +18,7 @@ __all__ = [
     "LoadWeightsRequest",
     "SampleReply",
     "SampleRequest",
+    "check_request",
 ]
 
 
@@ -35,6 +37,12 @@ class GeneratorSettings(msgspec.Struct, frozen=True):
     """CPU threads of torch; 0: chosen from the number of cores."""
     seed: int
     """Mixed into the seed of every request."""
+    kv_cache_bytes: int = 0
+    """vLLM's key-value cache. 0: chosen from model and memory."""
+    memory_share: float = 0.4
+    """Largest part of a GPU's memory that vLLM may occupy."""
+    stall_seconds: float = 60.0
+    """A vLLM that makes no step for this long is given up."""
 
 
 class GeneratorReady(msgspec.Struct, frozen=True):
@@ -60,6 +68,19 @@ class SampleRequest(msgspec.Struct, frozen=True):
     """0: the most likely token each time. Log-probabilities are then those at temperature 1."""
     seed: int
     """The same seed, prompts and weights give the same completions."""
+
+
+def check_request(request: SampleRequest) -> None:
+    """Refuse sizes that make no sense.
+
+    Raises:
+        GenerationError: naming what was asked for.
+    """
+    if request.group_size < 1 or request.max_new_tokens < 1 or request.temperature < 0:
+        raise GenerationError(
+            "group_size and max_new_tokens must be at least 1 and temperature at least 0, got "
+            f"{request.group_size}, {request.max_new_tokens} and {request.temperature}"
+        )
 
 
 class SampleReply(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from swarmd.generation.batching import MemoryCost
 from swarmd.models.loading import LOADING_ERRORS
 from swarmd.models.tokenization import Tokenizer, end_token_id
 
-__all__ = ["end_token_ids", "load_model", "memory_cost", "replace_weights"]
+__all__ = ["end_token_ids", "fitting_weights", "load_model", "memory_cost", "replace_weights"]
 
 _LOGIT_BYTES = 32
 """Per vocabulary entry of a row: logits, log-probabilities, probabilities and their sums."""
@@ -72,6 +72,28 @@ def replace_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:
             raise GenerationError(f"the weights are of another model: tensor {name} is missing")
     for name in tensors:
         own[name].copy_(tensors[name])
+
+
+def fitting_weights(
+    tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tuple[int, ...]], tied: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
+    """The tensors to load, each under its first name, when they are those of a model with these `expected`
+    shapes and these further names of `tied` ones (name → first name).
+
+    Raises:
+        GenerationError: a tensor is unknown, missing, of another shape, or given twice differently.
+    """
+    for name, tensor in tensors.items():
+        known = expected.get(tied.get(name, name))
+        if known is None or known != tuple(tensor.shape):
+            raise GenerationError(f"the weights are of another model: tensor {name} {list(tensor.shape)}")
+        twin = tensors.get(tied.get(name, name), tensor)
+        if twin is not tensor and not torch.equal(twin, tensor):
+            raise GenerationError(f"the weights are of a model that is not tied: tensor {name}")
+    own = {tied.get(name, name): tensor for name, tensor in tensors.items()}
+    if missing := sorted(set(expected) - set(own)):
+        raise GenerationError(f"the weights are of another model: tensor {missing[0]} is missing")
+    return own
 
 
 def end_token_ids(model: Any, tokenizer: Tokenizer) -> list[int]:

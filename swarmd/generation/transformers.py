@@ -23,6 +23,7 @@ from swarmd.generation.messages import (
     LoadWeightsRequest,
     SampleReply,
     SampleRequest,
+    check_request,
 )
 from swarmd.generation.model import end_token_ids, load_model, memory_cost, replace_weights
 from swarmd.generation.sampling import uniform_stream
@@ -69,8 +70,11 @@ class TransformersEngine:
         self._end_token_ids = torch.tensor(end_token_ids(model, tokenizer), device=model.device)
 
     @classmethod
-    def load(cls, settings: GeneratorSettings, open_weights: OpenWeights) -> TransformersEngine:
+    def load(
+        cls, settings: GeneratorSettings, open_weights: OpenWeights, note: str = ""
+    ) -> TransformersEngine:
         """Read the model folder: safetensors only, nothing from the network, no code of the folder.
+        `note` says why this engine was chosen, where there is a reason to tell.
 
         Raises:
             ConfigError: the device does not exist or does not work.
@@ -85,7 +89,7 @@ class TransformersEngine:
         batch_bytes = _CPU_BATCH_BYTES
         if compute.device.type == "cuda":
             batch_bytes = int(torch.cuda.mem_get_info(compute.device)[0] * _GPU_BATCH_SHARE)
-        note = "; ".join(compute.notes)
+        note = "; ".join(part for part in (note, *compute.notes) if part)
         return cls(model, tokenizer, settings.seed, batch_bytes, open_weights, note)
 
     @property
@@ -108,7 +112,7 @@ class TransformersEngine:
                 gives logits that are not finite, or memory does not suffice for one completion.
         """
         started = time.monotonic()
-        _check(request)
+        check_request(request)
         prompts = [encode_prompt(self._tokenizer, prompt) for prompt in request.prompts]
         for token_ids in prompts:
             if len(token_ids) >= self._context_tokens:
@@ -149,6 +153,12 @@ class TransformersEngine:
         replace_weights(self._model, tensors)
         self.policy_version = version
         return LoadWeightsReply(version=version, seconds=time.monotonic() - started)
+
+    def close(self) -> None:
+        """Let go of the weight channel."""
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
 
     def _decode_all(
         self, prompts: list[list[int]], request: SampleRequest
@@ -201,12 +211,4 @@ class TransformersEngine:
             finish_reason=FinishReason.STOP if row.is_stopped else FinishReason.LENGTH,
             token_ids_T=tuple(row.token_ids_T),
             logprobs_T=tuple(row.logprobs_T),
-        )
-
-
-def _check(request: SampleRequest) -> None:
-    if request.group_size < 1 or request.max_new_tokens < 1 or request.temperature < 0:
-        raise GenerationError(
-            "group_size and max_new_tokens must be at least 1 and temperature at least 0, got "
-            f"{request.group_size}, {request.max_new_tokens} and {request.temperature}"
         )

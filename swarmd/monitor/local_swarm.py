@@ -141,7 +141,9 @@ class LocalSwarm:
         arguments += ["--listen", f"/ip4/127.0.0.1/tcp/{port}"]
         # The nodes share the cores of this machine: one thread each where there are few.
         threads = max(1, (os.cpu_count() or 1) // (2 * plan.nodes))
-        for setting in (f"node.name=node-{number}", f"model.threads={threads}", *plan.settings):
+        own = (f"node.name=node-{number}", f"model.threads={threads}")
+        # Several vLLMs would start for minutes where the small model needs seconds. A setting overrules it.
+        for setting in (*own, "generation.engine=transformers", *plan.settings):
             arguments += ["--set", setting]
         return arguments
 

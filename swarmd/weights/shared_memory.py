@@ -27,7 +27,7 @@ from swarmd.types import WeightHandle
 from swarmd.weights.layout import ALIGNMENT_BYTES, DTYPES, Layout, plan_layout
 from swarmd.weights.segment import Segment
 
-__all__ = ["KIND", "WeightReader", "WeightWriter"]
+__all__ = ["KIND", "Published", "WeightReader", "WeightWriter"]
 
 KIND = "shared_memory"
 
@@ -126,12 +126,20 @@ class WeightWriter:
         )
 
 
+class Published(NamedTuple):
+    """Names one publication. Equal ones have the same content, whoever wrote them."""
+
+    version: int
+    checksum: int
+
+
 class WeightReader:
     """The generator's end. Survives a restart of the trainer: it finds the new segment by its name."""
 
     def __init__(self, handle: WeightHandle) -> None:
         self._handle = handle
         self._channel = _OpenChannel.open(handle.name)
+        self._last_read: Published | None = None
 
     @classmethod
     def attach(cls, handle: WeightHandle) -> WeightReader:
@@ -151,9 +159,19 @@ class WeightReader:
 
     def latest_version(self) -> int | None:
         """Version of the newest complete weights; None before the first."""
+        latest = self.latest()
+        return None if latest is None else latest.version
+
+    def latest(self) -> Published | None:
+        """The newest complete weights, unread; None before the first."""
         self._follow_new_writer()
         current = self._channel.current()
-        return None if current is None else current[1].version
+        return None if current is None else Published(current[1].version, current[1].total)
+
+    @property
+    def last_read(self) -> Published | None:
+        """What the last `read` returned; None before the first."""
+        return self._last_read
 
     def read(self) -> tuple[int, dict[str, torch.Tensor]]:
         """The newest complete weights, as (version, tensors by name), copied into own CPU memory.
@@ -169,6 +187,7 @@ class WeightReader:
             slot, stamp = current
             copied, total = self._channel.copy_out(slot)
             if total == stamp.total and self._channel.stamp(slot) == stamp:
+                self._last_read = Published(stamp.version, stamp.total)
                 return stamp.version, _tensors(self._channel.layout, copied)
             if time.monotonic() > deadline:
                 raise WeightChannelError("the published weights do not match their checksum")

@@ -33,7 +33,11 @@ class NodeProcess:
         self.output = self.home.parent / f"{self.home.name}.out"
         with self.output.open("ab") as file:
             self.process = subprocess.Popen(
-                [*self.command("start"), "--model", self.model, "--set", "model.threads=1", *self.arguments],
+                [
+                    *self.command("start"),
+                    *("--model", self.model, "--engine", "transformers", "--set", "model.threads=1"),
+                    *self.arguments,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

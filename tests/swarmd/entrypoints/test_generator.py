@@ -20,7 +20,7 @@ from swarmd.workers.supervisor import Worker, WorkerLimits
 
 TINY = Path(swarmd.models.__file__).parent / "tiny"
 SETTINGS = GeneratorSettings(
-    model_path=str(TINY), engine="auto", device="cpu", dtype="auto", threads=1, seed=0
+    model_path=str(TINY), engine="transformers", device="cpu", dtype="auto", threads=1, seed=0
 )
 PROMPTS = tuple(Prompt(style="plain", text=f"<question>{n} + 1<answer>") for n in range(3))
 
