@@ -204,6 +204,25 @@ class ScheduleSection(Section):
     """Peers' groups. reencode: learned from as if they were own. mask: less the improbable tokens of
     completions with negative advantage. f_tis: weighted by the sender's log-probabilities where its
     tokenizer is the same, less completions with negative advantage that are far from the own policy;
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """adamw_8bit: a quarter of the memory for its state; needs the extra `adam8bit`."""
+    tokens_at_once: Positive = 4096
+    """Tokens of prompts and completions in one forward; the gradient is summed over as many as a
+    batch needs. Halved by itself when a GPU runs out of memory."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass instead of keeping what it computed: a third more
+    time, much less memory, the same result."""
+    lora_rank: NonNegative = 0
+    """Train LoRA adapters of this rank instead of all weights; needs the extra `lora`. 0: all weights."""
+    lora_alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Adapters are scaled by lora_alpha / lora_rank."""
+    timeout_seconds: PositiveSeconds = 600.0
+    """Deadline of one training step; a trainer that passes it is restarted."""
+
+
+class ScheduleSection(Section):
+    """How the loops keep in step, and what happens every so many rounds."""
+
     where it is another, as mask."""
     external_cap: Annotated[float, Field(gt=0)] = 1.0
     """Largest importance weight of peers' tokens (f_tis). At 1 no peer can raise a weight by a lie."""

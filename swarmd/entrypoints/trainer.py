@@ -27,6 +27,7 @@ from swarmd.training.messages import (
     StepRequest,
     TrainerReady,
     TrainerSettings,
+    TrainingOptions,
 )
 from swarmd.training.model_digest import model_digest
 from swarmd.training.policy import Policy
@@ -57,7 +58,7 @@ class TrainerProcess:
         report_progress("loading tokenizer and model")
         tokenizer = load_tokenizer(settings.model_path)
         trainer = Trainer(
-            _load_policy(settings, compute),
+            _load_policy(settings, compute, settings.options),
             tokenizer,
             settings.options,
             max_new_tokens=settings.max_new_tokens,
@@ -159,10 +160,14 @@ def main() -> None:
         process.close()
 
 
-def _load_policy(settings: TrainerSettings, compute: Compute) -> Policy:
+def _load_policy(
+    settings: TrainerSettings, compute: Compute, options: TrainingOptions | None = None
+) -> Policy:
     # float16 gradients underflow: the trainer computes in float32 and only publishes float16.
     compute_dtype = torch.float32 if compute.dtype == torch.float16 else compute.dtype
-    return Policy.load(settings.model_path, compute.device, compute_dtype, settings.temperature)
+    return Policy.load(
+        settings.model_path, compute.device, compute_dtype, settings.temperature, options, settings.seed
+    )
 
 
 def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
@@ -182,7 +187,7 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
 
 def _published(trainer: Trainer, compute: Compute) -> dict[str, torch.Tensor]:
     """The weights as the generator computes with them."""
-    return {name: tensor.detach().to(compute.dtype) for name, tensor in trainer.policy.parameters.items()}
+    return {name: tensor.to(compute.dtype) for name, tensor in trainer.policy.weights().items()}
 
 
 if __name__ == "__main__":

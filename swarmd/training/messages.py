@@ -47,6 +47,11 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     external_cap: float = 1.0
     external_max_kl: float = 1.0
     mask_probability: float = 0.05
+    optimizer: str = "adamw"
+    tokens_at_once: int = 4096
+    gradient_checkpointing: bool = False
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
 
     def __post_init__(self) -> None:
         if self.schedule != "constant" and self.schedule_steps <= self.warmup_steps:

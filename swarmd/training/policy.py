@@ -20,7 +20,10 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from swarmd.errors import TrainingError
 from swarmd.models.loading import LOADING_ERRORS
+from swarmd.training.adapters import add_adapters, merged_weights
 from swarmd.training.batch import EncodedCompletion, EncodedGroup
+from swarmd.training.messages import TrainingOptions
+from swarmd.training.recompute import recompute_layers
 from swarmd.training.slices import Slice, cut_slices
 
 __all__ = ["Policy"]
@@ -42,8 +45,10 @@ class Policy:
         self.model = model.eval()
         self.temperature = temperature
         self.compute_dtype = compute_dtype
-        self.parameters: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
-        """By name; of tied parameters only the first name."""
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+        """What is trained, by name; of tied parameters only the first name."""
         self.device: torch.device = next(iter(self.parameters.values())).device
         self.context_tokens: int = int(model.config.max_position_embeddings)
         layers = getattr(model.config, "layer_types", None) or ()
@@ -58,11 +63,19 @@ class Policy:
 
     @classmethod
     def load(
-        cls, path: str | Path, device: torch.device, compute_dtype: torch.dtype, temperature: float
+        cls,
+        path: str | Path,
+        device: torch.device,
+        compute_dtype: torch.dtype,
+        temperature: float,
+        options: TrainingOptions | None = None,
+        seed: int = 0,
     ) -> Policy:
         """Read a model folder: safetensors only, nothing from the network, no code of the folder.
 
-        Raises TrainingError when it cannot be read or is of a kind that cannot be trained here.
+        With `options`, adapters and recomputation are as they say; `seed` is that of the adapters.
+        Raises TrainingError when the model cannot be read or is of a kind that cannot be trained here,
+        and ConfigError when a package for the options is missing.
         """
         try:
             model, loading = AutoModelForCausalLM.from_pretrained(
@@ -83,9 +96,22 @@ class Policy:
         for parameter in model.parameters():
             # Out of the mapped file, whose alignment changes how sums round, into own memory.
             parameter.data = parameter.data.to(device, copy=True)
-        policy = cls(model.to(device), temperature, compute_dtype)
+        model = model.to(device)
+        if options is not None and options.lora_rank:
+            add_adapters(model, options.lora_rank, options.lora_alpha, compute_dtype, seed)
+        policy = cls(model, temperature, compute_dtype)
         policy.check_shared_prompt()
+        if options is not None and options.gradient_checkpointing:
+            policy.recompute()
         return policy
+
+    def recompute(self) -> None:
+        """From now on keep little for the gradient and compute it again. TrainingError if it cannot."""
+        recompute_layers(self._body, self._cache_argument)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights as a generator takes them, adapters merged; without adapters the live ones."""
+        return merged_weights(self.model)
 
     def logprobs(self, rows: Slice) -> Tensor:
         """Log-probability (nats) of every completion token, float32 of shape BT, 0 on padding."""

@@ -30,6 +30,7 @@ from swarmd.training.batch import (
 from swarmd.training.loss import BatchTotals
 from swarmd.training.messages import StepMetrics, TrainingOptions
 from swarmd.training.objective import Objective
+from swarmd.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
 from swarmd.training.policy import Policy
 from swarmd.training.schedule import learning_rate
 from swarmd.training.slices import Slice, cut_slices
@@ -40,8 +41,6 @@ __all__ = ["Trainer", "TrainerState"]
 
 Result = TypeVar("Result")
 
-_TOKENS_AT_ONCE = 4096
-"""Of prompts and completions with their padding. More would not be faster, only larger."""
 _FEWEST_TOKENS_AT_ONCE = 256
 
 
@@ -85,15 +84,10 @@ class Trainer:
         self._options = options
         self._max_new_tokens = max_new_tokens
         self._objective = Objective(options, reference)
-        self._tokens_at_once = _TOKENS_AT_ONCE
+        self._tokens_at_once = options.tokens_at_once
         self._steps_at_start = 0
         self._random = torch.Generator().manual_seed(seed)
-        self._optimizer = torch.optim.AdamW(
-            policy.parameters.values(),
-            lr=options.learning_rate,
-            betas=(options.adam_beta1, options.adam_beta2),
-            weight_decay=options.weight_decay,
-        )
+        self._optimizer = make_optimizer(policy.parameters, options)
 
     def step(self, groups: Sequence[RolloutGroup]) -> StepMetrics:
         """Learn from `groups`; weights change in place. Raises TrainingError for a malformed group."""
@@ -143,10 +137,8 @@ class Trainer:
 
     def state(self) -> TrainerState:
         """What a checkpoint must hold. Valid until the next step."""
-        optimizer = {"random": self._random.get_state()}
-        for name, parameter in self.policy.parameters.items():
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                optimizer[f"{key}/{name}"] = value
+        optimizer = optimizer_state(self._optimizer, self.policy.parameters)
+        optimizer["random"] = self._random.get_state()
         weights = {name: parameter.detach() for name, parameter in self.policy.parameters.items()}
         return TrainerState(weights, optimizer, self.policy_version, self.steps, self.skipped_updates)
 
@@ -155,20 +147,13 @@ class Trainer:
         shapes = {name: tuple(parameter.shape) for name, parameter in self.policy.parameters.items()}
         if {name: tuple(tensor.shape) for name, tensor in state.weights.items()} != shapes:
             raise TrainingError("the weights to restore have other names or shapes than the model's")
+        optimizer = dict(state.optimizer)
+        random = optimizer.pop("random")
+        restore_optimizer(self._optimizer, self.policy.parameters, optimizer)
+        self._random.set_state(random)
         with torch.no_grad():
             for name, parameter in self.policy.parameters.items():
                 parameter.copy_(state.weights[name])
-        self._random.set_state(state.optimizer["random"])
-        for name, parameter in self.policy.parameters.items():
-            values = {
-                key: state.optimizer[f"{key}/{name}"].clone()
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{key}/{name}" in state.optimizer
-            }
-            # Adam counts its steps on the CPU; its moments live where the weights do.
-            self._optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in values.items()
-            }
         self.policy_version = state.policy_version
         self.steps = state.steps
         self.skipped_updates = state.skipped_updates

@@ -1,11 +1,12 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import swarmd.training.policy as policy_module
 from swarmd.errors import TrainingError
-from swarmd.training.batch import encode_batch
+from swarmd.training.batch import EncodedCompletion, EncodedGroup, encode_batch
 from swarmd.training.policy import Policy
 from swarmd.training.slices import make_slice
 from swarmd.types import Prompt
@@ -202,3 +203,43 @@ def test_pickled_weights_are_not_read(model_folder, make_policy):
     torch.save(make_policy().model.state_dict(), model_folder / "pytorch_model.bin")
     with pytest.raises(TrainingError, match="cannot load the model"):
         Policy.load(model_folder, CPU, torch.float32, 1.0)
+
+
+class LargestFloats(TorchDispatchMode):
+    """Notes the largest float32 tensor that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float32:
+                self.numbers = max(self.numbers, tensor.numel())
+        return result
+
+
+def test_the_logits_of_a_large_vocabulary_never_exist_all_at_once(monkeypatch):
+    vocabulary, tokens = 151_936, 200
+    monkeypatch.setattr(policy_module, "_LOGITS_AT_ONCE", 1 << 22)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    policy = Policy(Qwen2ForCausalLM(config), 1.0)
+    completions = tuple(EncodedCompletion((5,) * (tokens // 4), None, 1.0) for _ in range(4))
+    group = EncodedGroup((1, 2, 3), completions, False, True, 0)
+    rows = make_slice([group], [(0, row) for row in range(4)], CPU)
+    with LargestFloats() as largest:
+        policy.logprobs(rows).sum().backward()
+    assert largest.numbers < 0.2 * vocabulary * tokens
+    assert largest.numbers <= policy_module._LOGITS_AT_ONCE
+    assert policy.parameters["model.embed_tokens.weight"].grad.abs().max() > 0
