@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -14,7 +15,9 @@ _INTERRUPTED_EXIT_CODE = 130
 def main() -> None:
     """Run the command named in sys.argv and exit with its code."""
     # Before the first import that takes time: a signal then is an order to end, not a traceback.
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
+            signal.signal(number, _interrupt)
     try:
         from swarmd.cli.app import run_command_line
 
@@ -22,6 +25,12 @@ def main() -> None:
     except KeyboardInterrupt:
         # A node that is asked to stop has done what it was asked; another command was broken off.
         code = 0 if "start" in sys.argv[1:2] else _INTERRUPTED_EXIT_CODE
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        # Nobody can read the rest any more; the interpreter would fail on it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 

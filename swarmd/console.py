@@ -25,6 +25,12 @@ PLOT_SECONDS = 10.0
 _NO_TERMINAL_WIDTH = 2000
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Who reads a pipe may have seen enough. Rich would end the whole program here."""
+        self.quiet = True
+
+
 class NodeConsole:
     """The node's face. With `attended` off (a node in the background) it only logs and plots."""
 
@@ -32,12 +38,16 @@ class NodeConsole:
         self._observer = observer
         self._home = home
         self._attended = attended
-        self._console = Console()
+        self._console = _Console()
 
     async def run(self) -> None:
         """Draw the live screen until cancelled, where there is a terminal to draw it on."""
         if has_screen(self._attended):
-            await Screen(self._console, lambda: View(self._observer.status(), self._observer.peers())).run()
+            screen = Screen(self._console, lambda: View(self._observer.status(), self._observer.peers()))
+            try:
+                await screen.run()
+            except OSError as error:  # The terminal is gone; the node need not be.
+                log.warning("the screen cannot be drawn any more: %s", error.strerror or error)
 
     def note_round(self, record: RoundRecord) -> None:
         """Say a round in one line, in the log."""
@@ -64,8 +74,11 @@ class NodeConsole:
             log.warning("the history cannot be read: %s", error)
             records = ()
         # A file has no width: the path of the plot stays on one line.
-        console = self._console if self._console.is_terminal else Console(width=_NO_TERMINAL_WIDTH)
-        console.print(summary(records, self._observer.status(), self._observer.peers(), plot))
+        console = self._console if self._console.is_terminal else _Console(width=_NO_TERMINAL_WIDTH)
+        try:
+            console.print(summary(records, self._observer.status(), self._observer.peers(), plot))
+        except OSError as error:  # A full disk behind it, or a reader that is gone.
+            log.warning("the summary cannot be printed: %s", error.strerror or error)
 
 
 def has_screen(attended: bool) -> bool:

@@ -343,7 +343,8 @@ class Node:
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
+                loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():

@@ -174,7 +174,9 @@ class Home:
             runtime.mkdir(mode=0o700, exist_ok=True)
             found = runtime.lstat()
         except OSError as error:
-            raise HomeError(f"runtime folder {runtime} cannot be made ({error.strerror or error})") from error
+            raise HomeError(
+                f"runtime folder {runtime} cannot be made ({error.strerror or error}): remove what is there"
+            ) from error
         # Under /tmp anybody could have made it first.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise HomeError(
@@ -255,8 +257,9 @@ def _held_lock(path: Path, in_use: Callable[[int], str]) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise HomeInUseError(in_use(_pid_in(descriptor)))
             time.sleep(0.02)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # On a full disk: the lock holds without our number in it.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
-__all__ = ["report_failure"]
+__all__ = ["report_failure", "say"]
+
+
+def say(line: str) -> None:
+    """Print a line for a person on stderr. Where that is closed or full, nobody wants to know."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"swarmd: {line}", file=sys.stderr, flush=True)
 
 
 def report_failure(message: str, exit_code: int) -> int:
     """Print the message on one line of stderr and return the exit code."""
     line = " ".join(message.split())
-    print(f"swarmd: {line}", file=sys.stderr, flush=True)
+    say(line)
     return exit_code

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import sys
 import traceback
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from swarmd.cli.detach import detach
+from swarmd.cli.failures import say
 from swarmd.cli.options import ConfigOption, HomeOption, SetOption, chosen_home
 from swarmd.cli.preflight import check_before_start
 from swarmd.config import Config
@@ -80,8 +78,6 @@ def start(
     given = {key: flag for key, flag in flags.items() if flag.value is not None}
     chosen = chosen_home(home)
     loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
-    # Until the node handles signals itself, these are the same as Ctrl-C.
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         check_before_start(loaded.config, chosen)
         if detached:
@@ -91,15 +87,12 @@ def start(
     except KeyboardInterrupt:
         # Asked to stop before there was anything to save.
         code = 0
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     raise typer.Exit(code)
 
 
 def _run(config: Config, home: Home, *, console: bool) -> int:
     if console:
-        print("swarmd: loading libraries", file=sys.stderr, flush=True)
+        say("loading libraries")
     from swarmd.node import run_node
 
     try:
@@ -117,7 +110,3 @@ def _run(config: Config, home: Home, *, console: bool) -> int:
 def _keep_traceback(home: Home, error: Exception) -> None:
     with contextlib.suppress(OSError), home.log_file.open("a", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
-
-
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import threading
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
+
+log = logging.getLogger("swarmd.history")
 
 FORMAT = 1
 """Written into the file as SQLite's user_version. A file of another format is set aside."""
@@ -127,6 +130,7 @@ class History:
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
+            log.warning("%s cannot be read (%s): set aside as %s", self.path.name, error, aside)
             self._database = _open(self.path)
 
 
@@ -156,7 +160,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version not in (0, FORMAT):
-            raise _OtherFormatError
+            raise _OtherFormatError(f"format {version}, expected {FORMAT}")
         database.execute("PRAGMA journal_mode = WAL")
         # A power cut may cost the last rows, never the file.
         database.execute("PRAGMA synchronous = NORMAL")

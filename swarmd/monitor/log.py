@@ -12,6 +12,8 @@ from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from swarmd.errors import HomeError
+
 OLD_FILES = 3
 REPEAT_SECONDS = 30.0
 """The same message template with the same first argument is written once in this time."""
@@ -80,9 +82,16 @@ def one_line(text: str) -> str:
 
 
 def set_up_log(path: Path, *, level: str, max_bytes: int, json_lines: bool, to_stderr: bool) -> None:
-    """Direct this process's log to `path`, rotated at `max_bytes`, and to stderr if asked."""
+    """Direct this process's log to `path`, rotated at `max_bytes`, and to stderr if asked.
+
+    Raises HomeError when the file cannot be opened.
+    """
     formatter = JsonFormatter() if json_lines else TextFormatter()
-    handlers: list[logging.Handler] = [_QuietFileHandler(path, maxBytes=max_bytes, backupCount=OLD_FILES)]
+    try:
+        file = _QuietFileHandler(path, maxBytes=max_bytes, backupCount=OLD_FILES)
+    except OSError as error:
+        raise HomeError(f"log file {path} cannot be opened ({error.strerror}): move it away") from error
+    handlers: list[logging.Handler] = [file]
     if to_stderr:
         handlers.append(logging.StreamHandler(sys.stderr))
     root = logging.getLogger()

@@ -27,13 +27,16 @@ COLOURS = ("#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#495057", "#e
 async def plot_in_subprocess(histories: Mapping[str, Path], out: Path, timeout_seconds: float = 60.0) -> None:
     """Draw the histories, by label, into `out`. Raises SwarmdError when that fails or takes too long."""
     labels = [word for label in histories for word in ("--label", label)]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "swarmd.monitor.plot", *map(str, histories.values()), str(out), *labels),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "swarmd.monitor.plot", *map(str, histories.values()), str(out), *labels),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SwarmdError(f"plot {out} could not be drawn: {error.strerror or error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
             _, said = await process.communicate()
@@ -112,7 +115,7 @@ def main() -> int:
     try:
         draw({label: read_rounds(path) for label, path in zip(labels, sources, strict=False)}, out)
     except (OSError, sqlite3.Error) as error:
-        print(f"swarmd: plot {out} could not be drawn: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 1
     return 0
 
