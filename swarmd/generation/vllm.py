@@ -183,26 +183,26 @@ class VllmEngine:
         following = asyncio.create_task(self._follow(over))
         watching = asyncio.create_task(self._watch())
         sampling.add_done_callback(lambda _: over.set())
-        tasks = (sampling, following, watching)
+        tasks: tuple[asyncio.Task[Any], ...] = (sampling, following, watching)
         try:
-            # An update that has begun is finished, also when the last completion is there before it.
-            waited: list[asyncio.Future[Any]] = [asyncio.gather(sampling, following), watching]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            # Following ends after sampling: an update that has begun is finished.
+            await asyncio.wait((following, watching), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 watching.result()
-            await following
+            following.result()
             sampled = sampling.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return tuple(self._group(completions) for completions in sampled)
-
-    def _group(self, sampled: tuple[Sampled, ...]) -> SampledGroup:
-        if not all(np.isfinite(completion.logprobs_T).all() for completion in sampled):
+        if not all(np.isfinite(one.logprobs_T).all() for completions in sampled for one in completions):
+            await self._server.wipe_cache()
             raise GenerationError(
                 f"logits of policy version {self.policy_version} are not finite: training has diverged"
             )
+        return tuple(self._group(completions) for completions in sampled)
+
+    def _group(self, sampled: tuple[Sampled, ...]) -> SampledGroup:
         completions = tuple(
             Completion(
                 text=decode_completion(
@@ -218,12 +218,14 @@ class VllmEngine:
         return SampledGroup(completions, policy_version=min(min(one.versions_T) for one in sampled))
 
     async def _follow(self, over: asyncio.Event) -> None:
-        """Load each new version that appears. One that is refused is left for `load_weights` to report."""
+        """Until it is over, load each new version that appears. One that is refused is left for
+        `load_weights` to report.
+        """
         refused: tuple[int, int] | None = None
-        while self._weights is not None and not over.is_set():
-            latest = self._weights.latest()
+        while not over.is_set():
+            latest = None if self._weights is None else self._weights.latest()
             is_newer = latest is not None and self._loaded is not None and latest[0] > self._loaded[0]
-            if is_newer and latest != refused:
+            if self._weights is not None and is_newer and latest != refused:
                 try:
                     await self._load(self._weights.handle)
                 except SwarmdError:

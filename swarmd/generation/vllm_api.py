@@ -124,10 +124,14 @@ class VllmServer:
         await core.pause_scheduler_async(mode="keep", clear_cache=False)
         await self._engine.collective_rpc("seed_sampling", args=(seed,))
         self._is_busy = True
-        queues = []
+        queues: list[Any] = []
+        # The most likely completion is the same each time, and vLLM gives it once only.
+        count = group_size if temperature else 1
         try:
-            queues = [await self._add(prompt, group_size, temperature, end_token_ids) for prompt in prompts]
-            await core.resume_scheduler_async()
+            try:
+                queues += [await self._add(prompt, count, temperature, end_token_ids) for prompt in prompts]
+            finally:
+                await core.resume_scheduler_async()
             finals = [queue.get_nowait() or await queue.get() for queue in queues]
         except asyncio.CancelledError:
             await self._engine.abort([queue.request_id for queue in queues], internal=True)
@@ -136,7 +140,7 @@ class VllmServer:
             self._is_busy = False
             for queue in queues:
                 queue.close()
-        return [tuple(map(_sampled, final.outputs)) for final in finals]
+        return [tuple(map(_sampled, final.outputs)) * (group_size // count) for final in finals]
 
     async def load_weights(self, handle: WeightHandle) -> tuple[int, int]:
         """Load the newest weights of the channel; completions in flight go on with them.
@@ -188,15 +192,29 @@ class VllmServer:
         """Return when the engine's core has answered, which it does between two steps."""
         await self._engine.get_weight_version()
 
+    async def wipe_cache(self) -> None:
+        """Clear the memory of the cache. Nothing may be in flight.
+
+        Numbers that are not finite would stay in it, and meet completions that only pass them over.
+        """
+        await self._engine.collective_rpc("wipe_cache")
+
     def close(self) -> None:
         """End vLLM's processes."""
         self._engine.shutdown(timeout=0)
+        del self._engine  # While its modules are there; at the end of the process its own end would fail.
 
 
 class WorkerExtension:
     """Methods that vLLM adds to its worker."""
 
     weight_transfer_engine: Any
+    model_runner: Any
+
+    def wipe_cache(self) -> None:
+        """Set the whole cache to zero."""
+        for tensor in self.model_runner.kv_caches:
+            tensor.zero_()
 
     def seed_sampling(self, seed: int) -> None:
         """Start the random numbers anew."""

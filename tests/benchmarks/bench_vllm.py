@@ -1,0 +1,196 @@
+"""What the node's vLLM engine costs on top of vLLM itself.
+
+Rollouts: the engine against plain `vllm.LLM.generate` over the same prompts, group size and lengths;
+both give log-probabilities. The engine's time includes tokenizing, decoding to text, seeds and looking
+for new weights. They are started one after the other, since two would compete, and get the same
+cache, data type and threads.
+
+Weights: from the trainer's `publish` until the engine serves the version, against a memcpy of the same
+bytes and vLLM's own `reload_weights` in the same running worker.
+
+Run where vLLM is installed: python tests/benchmarks/bench_vllm.py [--model FOLDER] [--shape 0.5b]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+import swarmd
+from swarmd.generation.engines import open_engine
+from swarmd.generation.messages import GeneratorSettings, LoadWeightsRequest, SampleRequest
+from swarmd.generation.vllm_choice import environment, find_vllm, why_not
+from swarmd.models.tokenization import encode_prompt, load_tokenizer
+from swarmd.types import Prompt
+from swarmd.weights.shared_memory import WeightReader, WeightWriter
+
+TINY = Path(swarmd.__file__).parent / "models" / "tiny"
+CACHE_BYTES = 1 << 28
+
+
+def main() -> None:
+    """Print tokens a second, seconds of an update, and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=str(TINY))
+    parser.add_argument("--shape", choices=["tiny", "0.5b"], default="tiny", help="0.5b: random, Qwen2.5's")
+    parser.add_argument("--questions", type=int, default=9)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    if (reason := why_not(find_vllm())) is not None:
+        print(f"not measured: {reason}")
+        return
+    torch.set_num_threads(arguments.threads)
+    # Read by vLLM when it is imported, in this process and in those it starts.
+    os.environ.update(environment(arguments.threads, "cpu"))
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.shape == "0.5b":
+            arguments.model = _half_billion(Path(folder))
+            dtype = "bfloat16"
+        else:
+            dtype = "float32"
+        engine_speed = _measure_engine(arguments, dtype)
+        plain_speed = _measure_plain(arguments, dtype)
+    print(f"plain vLLM  {plain_speed:.0f} tokens/s")
+    print(f"ratio       {engine_speed / plain_speed:.2f}")
+
+
+def _measure_engine(arguments: argparse.Namespace, dtype: str) -> float:
+    settings = GeneratorSettings(
+        model_path=arguments.model,
+        engine="vllm",
+        device="cpu",
+        dtype=dtype,
+        threads=arguments.threads,
+        seed=0,
+        kv_cache_bytes=CACHE_BYTES,
+    )
+    started = time.perf_counter()
+    engine = open_engine(settings, WeightReader.attach)
+    print(f"{arguments.shape}, {arguments.threads} thread(s); start {time.perf_counter() - started:.0f} s")
+    speeds = []
+    for number in range(arguments.rounds + 1):
+        request = SampleRequest(
+            _prompts(arguments.questions, number), arguments.group_size, arguments.new_tokens, 1.0, number
+        )
+        reply = engine.sample(request)
+        speeds.append(reply.generated_tokens / reply.seconds)
+    speed = statistics.median(speeds[1:])
+    print(
+        f"{arguments.questions} questions x {arguments.group_size}, at most {arguments.new_tokens} new tokens"
+    )
+    print(f"engine      {speed:.0f} tokens/s")
+    _measure_update(arguments, engine, getattr(torch, dtype))
+    engine.close()
+    return speed
+
+
+def _measure_update(arguments: argparse.Namespace, engine: Any, dtype: torch.dtype) -> None:
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype)
+    tensors = model.state_dict()
+    targets = [torch.empty_like(parameter) for parameter in model.parameters()]
+    copying, publishing, loading, reloading = [], [], [], []
+    with WeightWriter.create(f"swarmd-bench-{os.getpid()}", tensors) as writer, torch.no_grad():
+        for version in range(1, arguments.rounds + 3):
+            began = time.perf_counter()
+            for target, parameter in zip(targets, model.parameters(), strict=True):
+                target.copy_(parameter)
+            copied = time.perf_counter()
+            writer.publish(version, tensors)
+            published = time.perf_counter()
+            engine.load_weights(LoadWeightsRequest(writer.handle, version))
+            served = time.perf_counter()
+            # vLLM's own method, for which swarmd has no use: it reads the model's file, which is cached.
+            engine._loop.run_until_complete(engine._server._engine.collective_rpc("reload_weights"))
+            reloaded = time.perf_counter()
+            copying.append(copied - began)
+            publishing.append(published - copied)
+            loading.append(served - published)
+            reloading.append(reloaded - served)
+    # The first two map both slots.
+    copy, publish, load, reload = (
+        statistics.median(seconds[2:]) for seconds in (copying, publishing, loading, reloading)
+    )
+    size = sum(target.numel() * target.element_size() for target in targets)
+    print(f"{size / 1e6:.1f} MB: memcpy {copy:.4f} s, vLLM's reload {reload:.4f} s")
+    print(f"publish {publish:.4f} s, load {load:.4f} s: published to served {publish + load:.4f} s")
+    print(f"ratio       {(publish + load) / (copy + reload):.2f} to memcpy + reload")
+
+
+def _measure_plain(arguments: argparse.Namespace, dtype: str) -> float:
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    tokenizer = load_tokenizer(arguments.model)
+    llm = LLM(
+        arguments.model,
+        dtype=dtype,
+        kv_cache_memory_bytes=CACHE_BYTES,
+        enforce_eager=arguments.shape == "tiny",
+        logprobs_mode="processed_logprobs",
+        max_model_len=512,
+        disable_log_stats=True,
+    )
+    parameters = SamplingParams(
+        n=arguments.group_size,
+        max_tokens=arguments.new_tokens,
+        temperature=1.0,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    speeds = []
+    for number in range(arguments.rounds + 1):
+        prompts = [
+            {"prompt_token_ids": encode_prompt(tokenizer, prompt)}
+            for prompt in _prompts(arguments.questions, number)
+        ]
+        began = time.perf_counter()
+        outputs = llm.generate(prompts, parameters, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+        speeds.append(tokens / seconds)
+    return statistics.median(speeds[1:])
+
+
+def _prompts(questions: int, number: int) -> tuple[Prompt, ...]:
+    """Of some 60 tokens, other ones each time."""
+    return tuple(
+        Prompt("plain", f"<question>{number} {question} " + "Calculate 7 + 8 - 9. " * 7 + "<answer>")
+        for question in range(questions)
+    )
+
+
+def _half_billion(folder: Path) -> str:
+    """A random model of Qwen2.5-0.5B's shape, with the bundled tokenizer."""
+    tokenizer = load_tokenizer(TINY)
+    config = Qwen2Config(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        dtype="bfloat16",
+    )
+    AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    main()
