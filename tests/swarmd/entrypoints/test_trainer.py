@@ -201,3 +201,41 @@ def test_weights_are_published_in_the_number_format_computed_in(settings, proces
         assert {tensor.dtype for tensor in before.values()} == {torch.bfloat16}
         assert process.step(LESSON).metrics.updates == 4
         assert reader.latest_version() == 1
+
+
+def test_adapters_are_published_merged_and_resumed(settings, process):
+    start = load_file(TINY / "model.safetensors")
+    options = TrainingOptions(lora_rank=4, learning_rate=0.01, gradient_checkpointing=True)
+    lora = msgspec.structs.replace(settings, options=options)
+    ready = process.initialise(lora)
+    assert ready.parameters < 0.1 * sum(tensor.numel() for tensor in start.values())
+    with WeightReader.attach(ready.handle) as reader:
+        _, before = reader.read()
+        assert before.keys() == start.keys()
+        assert all(torch.equal(before[name], start[name].float()) for name in start)
+        assert process.step(LESSON).policy_version == 1
+        _, after = reader.read()
+    changed = {name for name in start if not torch.equal(after[name], before[name])}
+    assert "model.layers.0.self_attn.q_proj.weight" in changed
+    assert "model.embed_tokens.weight" not in changed
+    process.save(SaveRequest(b"", round=1))
+    with WeightReader.attach(process.initialise(lora).handle) as reader:
+        version, resumed = reader.read()
+    assert version == 1
+    assert all(torch.equal(resumed[name], after[name]) for name in after)
+    # The same folder with all weights trained is another training.
+    with pytest.raises(CheckpointError, match="cannot be resumed"):
+        process.initialise(settings)
+
+
+def test_an_eight_bit_optimizer_is_resumed_and_not_mistaken_for_another(settings, process):
+    eight = msgspec.structs.replace(settings, options=TrainingOptions(optimizer="adamw_8bit"))
+    process.initialise(eight)
+    process.step(LESSON)
+    process.save(SaveRequest(b"", round=1))
+    expected = process.step(LESSON).metrics
+    assert process.initialise(eight).steps == 1
+    again = process.step(LESSON).metrics
+    assert (again.loss, again.grad_norm) == (expected.loss, expected.grad_norm)
+    with pytest.raises(CheckpointError, match=r"training\.optimizer"):
+        process.initialise(settings)
