@@ -22,6 +22,10 @@ class ModelNotFoundError(ConfigError):
     """A model name that is neither known, nor a folder, nor on disk."""
 
 
+class ModelError(SwarmdError):
+    """The files of a model are damaged, or of a kind that cannot be loaded here."""
+
+
 class HomeError(SwarmdError):
     """The home cannot be made or written: full disk, read-only, no permission."""
 

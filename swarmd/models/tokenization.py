@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from swarmd.errors import SwarmdError
+from swarmd.errors import ModelError, SwarmdError
 from swarmd.models.loading import LOADING_ERRORS
 from swarmd.types import FinishReason, Prompt
 
@@ -67,7 +67,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read the tokenizer of a model folder. Never asks the network, never runs code of the folder.
 
     Raises:
-        SwarmdError: the folder has no tokenizer that transformers can read, or it has no end token.
+        ModelError: the folder has no tokenizer that transformers can read, or it has no end token.
     """
     try:
         tokenizer = cast(
@@ -76,7 +76,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         )
     except LOADING_ERRORS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SwarmdError(f"cannot read the tokenizer of {path}: {reason}") from error
+        raise ModelError(f"cannot read the tokenizer of {path}: {reason}") from error
     end_token_id(tokenizer)
     return tokenizer
 
@@ -85,10 +85,10 @@ def end_token_id(tokenizer: Tokenizer) -> int:
     """Id of the token that ends a completion.
 
     Raises:
-        SwarmdError: the tokenizer names none.
+        ModelError: the tokenizer names none.
     """
     if tokenizer.eos_token_id is None:
-        raise SwarmdError("the model's tokenizer has no end-of-sequence token (eos_token); set one")
+        raise ModelError("the model's tokenizer has no end-of-sequence token (eos_token); set one")
     return int(tokenizer.eos_token_id)
 
 

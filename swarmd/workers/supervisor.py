@@ -22,8 +22,10 @@ from swarmd.errors import (
     CheckpointError,
     ConfigError,
     GenerationError,
+    ModelError,
     SwarmdError,
     TrainingError,
+    WeightChannelError,
     WorkerBudgetError,
     WorkerError,
 )
@@ -33,7 +35,7 @@ from swarmd.workers.framing import Method, Reply, Request
 WorkerState = Literal["starting", "ready", "restarting", "stopped"]
 
 # Errors of an initialisation that trying again does not cure.
-_FINAL = (ConfigError, CheckpointError, TrainingError, GenerationError)
+_FINAL = (ConfigError, ModelError, CheckpointError, TrainingError, GenerationError, WeightChannelError)
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,12 @@ class Worker:
         self._process: WorkerProcess | None = None
         self._state_changed = asyncio.Event()
         self._end: SwarmdError | None = None
-        self._was_ready = False
 
     async def run(self) -> None:
         """Keeps the worker running until cancelled, then stops it in order.
 
-        Raises WorkerBudgetError after too many fast failures. What an initialisation refuses
-        for good (the first one: for whatever reason) is raised at once: trying again would not help.
+        Raises WorkerBudgetError after too many fast failures. An initialisation refused for a
+        reason that trying again does not cure (config, model, checkpoint, room for weights) raises that.
         """
         failures: deque[float] = deque()
         try:
@@ -194,8 +195,7 @@ class Worker:
             process.kill(f"was not ready within {limit:g} s")
         except WorkerRefusalError as error:
             cause = getattr(errors, error.error, SwarmdError)
-            # What the very first initialisation refuses, the second would refuse as well.
-            if issubclass(cause, _FINAL) or not self._was_ready:
+            if issubclass(cause, _FINAL):
                 self._end = cause(error.reason)
             process.kill(f"could not be initialised: {error.reason}")
         except SwarmdError as error:
@@ -203,7 +203,6 @@ class Worker:
                 self._end = error
             process.kill(f"could not be initialised: {error}")
         else:
-            self._was_ready = True
             self._set_state("ready")
             self._emit("ready", "")
 
