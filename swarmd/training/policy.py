@@ -205,6 +205,7 @@ class Policy:
         return torch.cat(parts)
 
     def _token_logprobs_at_once(self, hidden_NH: Tensor, token_ids_N: Tensor) -> Tensor:
-        logits_NV = self._head(hidden_NH).float() / self.temperature
-        chosen_N = logits_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1)
-        return chosen_N - torch.logsumexp(logits_NV, dim=-1)
+        logits_NV = self._head(hidden_NH).float()
+        if self.temperature != 1.0:
+            logits_NV = logits_NV / self.temperature
+        return -torch.nn.functional.cross_entropy(logits_NV, token_ids_N, reduction="none")
