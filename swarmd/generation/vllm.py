@@ -85,6 +85,7 @@ class VllmEngine:
         # The first steps compile kernels; better here than within somebody's deadline.
         warm_up = [Prompt(self._end_token_ids[:1], 2)]
         self._loop.run_until_complete(self._server.sample(warm_up, 2, 1.0, 0, self._end_token_ids))
+        self._server.forget_shared_memory()
 
     @classmethod
     def load(cls, settings: GeneratorSettings, open_weights: OpenWeights) -> VllmEngine:

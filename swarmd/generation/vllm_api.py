@@ -15,8 +15,10 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from vllm import SamplingParams
 from vllm.config.weight_transfer import WeightTransferConfig
@@ -55,6 +57,8 @@ __all__ = [
 ]
 
 BACKEND = "swarmd"
+_SHARED_MEMORY = "/dev/shm/psm_"
+"""What Python calls a segment that is given no name."""
 
 
 class VllmServer:
@@ -191,6 +195,20 @@ class VllmServer:
     async def answers(self) -> None:
         """Return when the engine's core has answered, which it does between two steps."""
         await self._engine.get_weight_version()
+
+    def forget_shared_memory(self) -> None:
+        """Remove the names of the shared memory that vLLM's processes talk through, once all have opened it.
+
+        It lives as long as they do then. With its names it would be left behind when they are killed.
+        """
+        paths = {
+            mapped.path
+            for process in psutil.Process().children(recursive=True)
+            for mapped in process.memory_maps()
+            if mapped.path.startswith(_SHARED_MEMORY)
+        }
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
 
     async def wipe_cache(self) -> None:
         """Clear the memory of the cache. Nothing may be in flight.
