@@ -36,3 +36,19 @@ def test_folder_without_a_model_is_exit_2(tmp_path: Path, capsys: pytest.Capture
     assert code == 2
     assert str(tmp_path / "model") in capsys.readouterr().err
     assert not home.exists()
+
+
+def test_a_bug_ends_as_one_line_with_its_traceback_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_node(config: object, home: Home, *, console: bool) -> int:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("swarmd.node.run_node", run_node)
+    assert run_command_line(["start", "--isolated", "--home", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("swarmd: the node stopped by a fault of its own (ZeroDivisionError: a bug)")
+    assert not any("Traceback" in line for line in said)
+    log = (tmp_path / "logs" / "node.log").read_text()
+    assert "Traceback" in log
+    assert 'raise ZeroDivisionError("a bug")' in log

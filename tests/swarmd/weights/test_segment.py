@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from swarmd.errors import WeightChannelError
-from swarmd.weights.segment import Segment, remove_segment
+from swarmd.weights.segment import Segment, discard_segment, remove_leftovers, remove_segment
 
 HOLD = """
 import sys, time
@@ -149,3 +149,22 @@ def test_removing_says_whether_there_was_one(name):
     process.wait()
     assert remove_segment(name)
     assert not remove_segment(name)
+
+
+def test_only_what_dead_processes_left_is_removed(name):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    prefix = f"{name}-"
+    dead, living, other = f"{prefix}{child.pid}", f"{prefix}{os.getpid()}", f"{prefix}notes"
+    for each in (dead, living, other):
+        with open(f"/dev/shm/{each}", "wb") as file:
+            file.write(b"weights")
+    try:
+        assert remove_leftovers(prefix) == 1
+        assert not os.path.exists(f"/dev/shm/{dead}")
+        assert os.path.exists(f"/dev/shm/{living}")
+        assert os.path.exists(f"/dev/shm/{other}")
+    finally:
+        for each in (dead, living, other):
+            discard_segment(each)
+    assert not os.path.exists(f"/dev/shm/{living}")

@@ -12,7 +12,18 @@ import pytest
 import uvloop
 from child_worker import CRASH, ECHO, FORK, REFUSE, REFUSE_FOR_GOOD, SLEEP, UNKNOWN, Number, Text
 
-from swarmd.errors import CheckpointError, SwarmdError, WorkerBudgetError, WorkerError
+from swarmd.errors import (
+    CheckpointError,
+    ConfigError,
+    GenerationError,
+    ModelError,
+    SwarmdError,
+    TrainingError,
+    WeightChannelError,
+    WorkerBudgetError,
+    WorkerError,
+)
+from swarmd.workers.connection import WorkerRefusalError
 from swarmd.workers.framing import Method
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
@@ -187,6 +198,19 @@ async def test_a_refused_initialisation_is_tried_again_unless_trying_cannot_help
         await make_worker(limits, on_start=refused).run()
     worker = make_worker(limits, on_start=refused_for_good)
     with pytest.raises(CheckpointError, match=r"^all checkpoints are torn$"):
+        await worker.run()
+    assert worker.restarts == 0
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError, ModelError, CheckpointError, TrainingError, GenerationError, WeightChannelError]
+)
+async def test_what_a_restart_cannot_cure_is_not_tried_again(error):
+    async def refused(worker):
+        raise WorkerRefusalError("child worker: no", error.__name__, "no")
+
+    worker = make_worker(on_start=refused)
+    with pytest.raises(error, match=r"^no$"):
         await worker.run()
     assert worker.restarts == 0
 
