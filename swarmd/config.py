@@ -186,13 +186,6 @@ class TrainingSection(Section):
     """Optimizer steps per pass."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradient norm is clipped to this."""
-    timeout_seconds: PositiveSeconds = 600.0
-    """Deadline of one training step; a trainer that passes it is restarted."""
-
-
-class ScheduleSection(Section):
-    """How the loops keep in step, and what happens every so many rounds."""
-
     importance: Literal["clipped", "none", "token_truncated", "sequence_geometric", "decoupled"] = "clipped"
     """How own groups that an older policy sampled are corrected. clipped: ratio to the sampler, clipped.
     none: no correction. token_truncated: each token weighted by its ratio to the sampler, at most
@@ -204,6 +197,13 @@ class ScheduleSection(Section):
     """Peers' groups. reencode: learned from as if they were own. mask: less the improbable tokens of
     completions with negative advantage. f_tis: weighted by the sender's log-probabilities where its
     tokenizer is the same, less completions with negative advantage that are far from the own policy;
+    where it is another, as mask."""
+    external_cap: Annotated[float, Field(gt=0)] = 1.0
+    """Largest importance weight of peers' tokens (f_tis). At 1 no peer can raise a weight by a lie."""
+    external_max_kl: Annotated[float, Field(gt=0)] = 1.0
+    """Nats a token from the sender's policy to the own, above which such a completion is left out (f_tis)."""
+    mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Tokens below it, by the own policy, are improbable (mask)."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """adamw_8bit: a quarter of the memory for its state; needs the extra `adam8bit`."""
     tokens_at_once: Positive = 4096
@@ -223,13 +223,6 @@ class ScheduleSection(Section):
 class ScheduleSection(Section):
     """How the loops keep in step, and what happens every so many rounds."""
 
-    where it is another, as mask."""
-    external_cap: Annotated[float, Field(gt=0)] = 1.0
-    """Largest importance weight of peers' tokens (f_tis). At 1 no peer can raise a weight by a lie."""
-    external_max_kl: Annotated[float, Field(gt=0)] = 1.0
-    """Nats a token from the sender's policy to the own, above which such a completion is left out (f_tis)."""
-    mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Tokens below it, by the own policy, are improbable (mask)."""
     max_ahead: Positive = 8
     """Own groups that wait for the trainer at most; then sampling pauses. At least I + J, since a
     node alone fills the whole batch itself."""
