@@ -155,7 +155,7 @@ class RewardsSection(Section):
 class TrainingSection(Section):
     """The optimisation. Names follow the GRPO literature."""
 
-    learning_rate: PositiveSeconds = 3e-4
+    learning_rate: PositiveSeconds = 1e-4
     """Of Adam."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """First-moment decay of Adam."""

@@ -1,8 +1,8 @@
 """The two bundled models as recipes: `tiny` and `tiny-weak`.
 
-Both first learn to answer. A second, short phase then hides part of that under refusals and wrong
-answers, as with a base model that could answer but rarely finds the form. Reinforcement learning
-brings it out again, which is what these models are for: to be seen learning.
+Both first learn to answer. A second, short phase then hides most of that under refusals, as in a base
+model that could answer but rarely finds the form. Reinforcement learning brings it out again, which
+is what these models are for: to be seen learning.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ class Level:
     """Of the hiding phase."""
 
 
+_ANSWERING = Phase(steps=2000, learning_rate=1.5e-3)
+_HIDING = Phase(steps=100, learning_rate=4e-4)
+
 LEVELS = {
-    "tiny": Level(Phase(1200, 1.5e-3), Phase(60, 3e-4, decay=False), AnswerMix(right=0.3, wrong=0.1)),
-    "tiny-weak": Level(Phase(1200, 1.5e-3), Phase(100, 3e-4, decay=False), AnswerMix(right=0.05, wrong=0.1)),
+    "tiny": Level(_ANSWERING, _HIDING, AnswerMix(right=0.44)),
+    "tiny-weak": Level(_ANSWERING, _HIDING, AnswerMix(right=0.11)),
 }
 
 

@@ -26,7 +26,7 @@ __all__ = [
 class TrainingOptions(msgspec.Struct, frozen=True):
     """How to optimise. Fields, meanings and defaults are those of `config.TrainingSection`."""
 
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-4
     adam_beta1: float = 0.9
     adam_beta2: float = 0.99
     weight_decay: float = 0.0
