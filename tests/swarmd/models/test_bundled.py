@@ -1,6 +1,8 @@
 """What the bundled models promise: how often they are right, how often a group has no variance, and
-that they know more than they say."""
+that they know more than they say.
+"""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -113,12 +115,11 @@ def test_the_right_answer_is_likelier_than_the_one_to_another_question(name: str
     policy = load(name)
     likelier: list[bool] = []
     for tasks in fresh_tasks():
-        for task, other in zip(tasks, tasks[1:], strict=False):
+        for task, other in itertools.pairwise(tasks):
             if task.answer is not None and other.answer is not None and task.score(other.answer) < 0.99:
                 right = answer_loss(policy, task.question, task.answer)
                 likelier.append(right < answer_loss(policy, task.question, other.answer))
     assert len(likelier) > 50
-    print(name, len(likelier), sum(likelier) / len(likelier))
     assert sum(likelier) / len(likelier) > 0.75
 
 
