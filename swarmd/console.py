@@ -53,11 +53,13 @@ class NodeConsole:
         """Say a round in one line, in the log."""
         log.info("%s", round_line(record, self._observer.status()))
 
-    async def draw_plot(self) -> Path | None:
-        """Draw the reward plot into the home. A plot that fails costs the plot: None."""
+    async def draw_plot(self, seconds: float | None = None) -> Path | None:
+        """Draw the reward plot into the home. A plot that fails or takes longer costs the plot: None."""
         try:
             await plot_in_subprocess(
-                {self._observer.name: self._home.history}, self._home.reward_plot, PLOT_SECONDS
+                {self._observer.name: self._home.history},
+                self._home.reward_plot,
+                min(seconds or PLOT_SECONDS, PLOT_SECONDS),
             )
         except SwarmdError as error:
             log.warning("%s", error)

@@ -54,6 +54,8 @@ log = logging.getLogger("swarmd.node")
 
 SAVE_SECONDS = 8.0
 """Deadline of the last checkpoint, so that stopping stays within the contract's 15 seconds."""
+HASTE_SECONDS = 12.0
+"""From being asked to stop: workers that hang until then are killed."""
 CHECKPOINT_SECONDS = 120.0
 LAST_KNOWN_SECONDS = 5.0
 
@@ -101,6 +103,7 @@ class Node:
         self._state = LoopState()
         self._stop = asyncio.Event()
         self._failure: SwarmdError | None = None
+        self._haste_at: float | None = None
         self._source: TaskSource | None = None
         self._processes = Processes(config, home, model, manifest, self._state, self._note_worker)
         replay = config.replay
@@ -140,6 +143,8 @@ class Node:
         """Run until asked to stop or out of rounds. Raises SwarmdError when the node cannot go on."""
         self._listen_to_signals()
         async with contextlib.AsyncExitStack() as stack:
+            # A trainer that had to be killed leaves its memory behind.
+            stack.callback(self._processes.end_in_haste)
             await stack.enter_async_context(self._history)
             await stack.enter_async_context(
                 ControlServer(
@@ -156,7 +161,7 @@ class Node:
             async with self._background():
                 await self._until_stop(self._lead())
                 # The plot is drawn while the workers stop.
-                plot = asyncio.ensure_future(self._console.draw_plot())
+                plot = asyncio.ensure_future(self._console.draw_plot(self._seconds_left()))
             await self._console.say_end(await plot)
         if self._failure is not None:
             raise self._failure
@@ -301,7 +306,9 @@ class Node:
                     msgspec.msgpack.encode(saved), self._state.round, timeout_seconds
                 )
         except (WorkerError, TimeoutError) as error:
-            self._observer.save_problem = f"no checkpoint {when}: {error or 'the trainer was busy too long'}"
+            self._observer.save_problem = (
+                f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
+            )
             log.warning("%s", self._observer.save_problem)
         else:
             self._observer.save_problem = ""
@@ -321,10 +328,14 @@ class Node:
 
     async def _until_stop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` until it is done or the node is asked to stop."""
+        loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if self._stop.is_set():
+                self._haste_at = loop.time() + HASTE_SECONDS
+                loop.call_at(self._haste_at, self._processes.end_in_haste)
         finally:
             stop.cancel()
             task.cancel()
@@ -339,6 +350,12 @@ class Node:
             if unknown is not None or known is None:
                 raise
             self._fail(_first(known))
+
+    def _seconds_left(self) -> float | None:
+        """Until an end that was asked for has to be in haste. None when nobody asked."""
+        if self._haste_at is None:
+            return None
+        return max(1.0, self._haste_at - asyncio.get_running_loop().time())
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -129,7 +129,7 @@ class Libp2pTransport:
         """Start p2pd. Raises NetworkError when it does not start."""
         async with contextlib.AsyncExitStack() as stack:
             self._ports = stack.enter_context(ListenPorts.take(self._settings.listen))
-            daemon = await self._start_daemon()
+            daemon = await self._first_daemon()
             stack.callback(self._close_subscriptions)
             await stack.enter_async_context(Background(self._supervise(daemon), "p2pd supervision"))
             try:
@@ -200,6 +200,17 @@ class Libp2pTransport:
     def _close_subscriptions(self) -> None:
         for subscription in self._subscriptions.values():
             subscription.close()
+
+    async def _first_daemon(self) -> P2PDaemon:
+        """Start p2pd; one that dies at once gets a second chance, one that hangs does not."""
+        began = time.monotonic()
+        try:
+            return await self._start_daemon()
+        except NetworkError as error:
+            if time.monotonic() - began > self._settings.startup_timeout_seconds / 2:
+                raise
+            log.warning("p2pd did not start: %s; trying again", error)
+            return await self._start_daemon()
 
     async def _start_daemon(self) -> P2PDaemon:
         settings = DaemonSettings(

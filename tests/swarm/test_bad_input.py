@@ -287,3 +287,25 @@ def test_a_node_has_bad_luck_all_its_life(
     assert last.startswith("swarmd: no checkpoint in")
     assert "move the folder away to begin anew" in last
     assert contents(node.home / "checkpoints") == before
+
+
+def test_workers_and_p2pd_that_hang_or_die_cost_neither_start_nor_end(
+    make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
+) -> None:
+    node = make_node("home", *LOOPBACK).start()
+    p2pd: list[psutil.Process] = []
+    while not p2pd:  # It is killed while it starts.
+        assert node.process.poll() is None, node.printed()
+        p2pd = [child for child in node.children() if child.name() == "p2pd"]
+    p2pd[0].kill()
+    status = node.wait_for_round(1)
+    children = node.children()
+    for name in ("trainer", "generator"):
+        psutil.Process(status["workers"][name]["pid"]).suspend()
+    code, seconds = node.stop()
+    assert code == 0
+    assert seconds < 15
+    assert gone(children)
+    assert "no checkpoint at the end: the trainer was busy too long" in node.printed()
+    assert "Traceback" not in node.printed()
+    assert f"swarmd-{node.process.pid}" not in shared_memory()
