@@ -39,7 +39,8 @@ class StepProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def show(self, phase: str, step: int, steps: int, note: str) -> None:
         """Step `step` of `steps` of a phase is done."""
