@@ -155,7 +155,7 @@ class RewardsSection(Section):
 class TrainingSection(Section):
     """The optimisation. Names follow the GRPO literature."""
 
-    learning_rate: PositiveSeconds = 1e-4
+    learning_rate: PositiveSeconds = 1.5e-4
     """Of Adam."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """First-moment decay of Adam."""
@@ -163,7 +163,7 @@ class TrainingSection(Section):
     """Second-moment decay of Adam."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay."""
-    warmup_steps: NonNegative = 0
+    warmup_steps: NonNegative = 20
     """Linear warm-up of the learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up; linear and cosine reach zero at `schedule_steps`."""

@@ -26,11 +26,11 @@ __all__ = [
 class TrainingOptions(msgspec.Struct, frozen=True):
     """How to optimise. Fields, meanings and defaults are those of `config.TrainingSection`."""
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 1.5e-4
     adam_beta1: float = 0.9
     adam_beta2: float = 0.99
     weight_decay: float = 0.0
-    warmup_steps: int = 0
+    warmup_steps: int = 20
     schedule: str = "constant"
     schedule_steps: int = 0
     clip_low: float = 0.2

@@ -58,7 +58,7 @@ def test_wrong_forms_are_refused_naming_key_and_source(assignment: str) -> None:
 def test_schedule_with_an_end_needs_its_length() -> None:
     with pytest.raises(ConfigError, match=r"training\.schedule_steps: must be at least 1"):
         load_config(assignments=["training.schedule=linear"])
-    load_config(assignments=["training.schedule=linear", "training.schedule_steps=10"])
+    load_config(assignments=["training.schedule=linear", "training.schedule_steps=30"])
 
 
 def test_batch_of_no_groups_is_refused() -> None:

@@ -28,7 +28,7 @@ def trainer(served, channel_name, tmp_path):
             checkpoint_keep=1,
             temperature=0.8,
             max_new_tokens=16,
-            options=TrainingOptions(learning_rate=1e-3),
+            options=TrainingOptions(learning_rate=1e-3, warmup_steps=0),
         )
     )
     yield trainer

@@ -64,7 +64,6 @@ def test_warm_start_makes_a_model_again_and_shows_progress(
 ) -> None:
     short = levels.Level(Phase(3, 1e-3), Phase(2, 1e-3), AnswerMix(0.5))
     monkeypatch.setitem(levels.LEVELS, "tiny", short)
-    monkeypatch.setattr(levels, "_TOKENIZER_EXAMPLES_PER_TASK", 150)
     for name in ("first", "second"):
         result = CliRunner().invoke(app, ["warm-start", "--level", "tiny", "--out", str(tmp_path / name)])
         assert result.exit_code == 0, result.output

@@ -89,7 +89,7 @@ def test_the_generator_samples_from_exactly_the_policy_that_the_trainer_has(mode
             checkpoint_keep=1,
             temperature=0.8,
             max_new_tokens=16,
-            options=TrainingOptions(learning_rate=3e-3),
+            options=TrainingOptions(learning_rate=3e-3, warmup_steps=0),
         )
     )
     generator = open_generator(model_path)

@@ -1,5 +1,6 @@
 import sys
 
+import msgspec
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from swarmd.training.slices import cut_slices
 from swarmd.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-OPTIONS = TrainingOptions(lora_rank=4, lora_alpha=8.0, learning_rate=0.01)
+OPTIONS = TrainingOptions(lora_rank=4, lora_alpha=8.0, learning_rate=0.01, warmup_steps=0)
 ANSWERS = {"7": 1, "12": 0, "seven": 0}
 
 
@@ -110,7 +111,7 @@ def test_frozen_weights_take_the_format_computed_in_and_adapters_stay_float32(
 def test_adapters_work_with_recomputation(model_folder, make_group, tokenizer):
     group = make_group(ANSWERS)
     plain = load(model_folder)
-    recomputed = load(model_folder, TrainingOptions(lora_rank=4, lora_alpha=8.0, gradient_checkpointing=True))
+    recomputed = load(model_folder, msgspec.structs.replace(OPTIONS, gradient_checkpointing=True))
     for policy in (plain, recomputed):
         train(policy, tokenizer, group)
     left, right = plain.weights(), recomputed.weights()

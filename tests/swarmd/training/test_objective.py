@@ -13,7 +13,9 @@ EIGHT = Prompt("plain", "<question>Calculate 5 + 3.<answer>")
 
 
 def make_trainer(policy, tokenizer, **options) -> Trainer:
-    return Trainer(policy, tokenizer, TrainingOptions(**options), max_new_tokens=16, seed=0)
+    return Trainer(
+        policy, tokenizer, TrainingOptions(**({"warmup_steps": 0} | options)), max_new_tokens=16, seed=0
+    )
 
 
 def logprobs_of(group, policy, make_group):

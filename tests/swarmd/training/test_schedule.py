@@ -19,7 +19,7 @@ def test_linear_reaches_zero_at_the_end_and_stays_there():
 
 
 def test_cosine_is_half_way_down_in_the_middle():
-    options = {"schedule": "cosine", "schedule_steps": 8}
+    options = {"warmup_steps": 0, "schedule": "cosine", "schedule_steps": 8}
     assert rates([0, 4, 8, 9], **options) == pytest.approx([1.0, 0.5, 0.0, 0.0])
 
 

@@ -13,7 +13,7 @@ EIGHT = Prompt("plain", "<question>Calculate 5 + 3.<answer>")
 
 
 def make_trainer(policy, tokenizer, *, seed=0, reference=None, **options) -> Trainer:
-    options = TrainingOptions(**options)
+    options = TrainingOptions(**({"warmup_steps": 0} | options))
     return Trainer(policy, tokenizer, options, max_new_tokens=16, seed=seed, reference=reference)
 
 
