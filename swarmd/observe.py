@@ -142,7 +142,10 @@ class Observer:
             ),
             workers={
                 worker.name: WorkerStatus(
-                    pid=worker.pid, state=worker.state, restarts=worker.restarts, doing=worker.progress
+                    pid=worker.pid,
+                    state=worker.state,
+                    restarts=worker.restarts,
+                    doing="" if worker.state == "ready" else worker.progress,
                 )
                 for worker in self.processes.workers
             },

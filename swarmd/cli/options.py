@@ -8,14 +8,24 @@ from typing import Annotated
 
 import typer
 
+from swarmd.errors import ConfigError
 from swarmd.paths import Home, locate_home
 
 __all__ = ["ConfigOption", "HomeOption", "JsonOption", "SetOption", "chosen_home"]
+
+
+def _home_folder(text: str) -> Path:
+    """The folder that --home names. An empty one is a variable that was not set, not this folder."""
+    if not text:
+        raise ConfigError("--home is empty: name a folder, or leave the flag out")
+    return Path(text)
+
 
 HomeOption = Annotated[
     Path | None,
     typer.Option(
         "--home",
+        parser=_home_folder,
         metavar="DIR",
         help="Folder that holds all state of one node. Default: SWARMD_HOME, else the user's data folder.",
         show_default=False,

@@ -1,4 +1,4 @@
-"""What `start` checks before it imports anything heavy: manifest, home, identity, model. Each mistake
+"""What `start` checks before it imports anything heavy: manifest, home, engine, identity, model. Each mistake
 is one line and leaves everything on disk as it was.
 """
 
@@ -8,6 +8,7 @@ import os
 
 from swarmd.config import Config
 from swarmd.errors import ConfigError, HomeInUseError
+from swarmd.generation.vllm_choice import find_vllm, why_not
 from swarmd.identity import Identity
 from swarmd.models.folder_check import check_folder
 from swarmd.models.resolve import resolve
@@ -20,13 +21,15 @@ __all__ = ["check_before_start"]
 def check_before_start(config: Config, home: Home) -> None:
     """Raise the error that a node with this configuration would stop with, if there is one.
 
-    Raises ConfigError (manifest, group size, model), HomeInUseError, HomeError or IdentityFileError.
+    Raises ConfigError (manifest, group size, engine, model), HomeInUseError, HomeError or IdentityFileError.
     Makes the folders of the home. A model that has to be downloaded is downloaded here.
     """
     manifest = Manifest.load(config.swarm.manifest) if config.swarm.manifest else None
     running = home.running_pid()
     if running is not None:
         raise HomeInUseError(home.in_use_message(running))
+    if config.generation.engine == "vllm" and (fault := why_not(find_vllm())) is not None:
+        raise ConfigError(f"generation.engine is vllm, but {fault}: use auto or transformers")
     model = resolve(config.model.name)
     check_folder(model.path)
     _check_against_manifest(config, manifest or Manifest.load(model.manifest_hint))

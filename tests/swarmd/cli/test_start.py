@@ -52,3 +52,22 @@ def test_a_bug_ends_as_one_line_with_its_traceback_in_the_log(
     log = (tmp_path / "logs" / "node.log").read_text()
     assert "Traceback" in log
     assert 'raise ZeroDivisionError("a bug")' in log
+
+
+def test_an_empty_home_is_exit_2_and_does_not_run_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command_line(["start", "--isolated", "--home", ""]) == 2
+    assert capsys.readouterr().err.startswith("swarmd: --home is empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vllm_that_is_not_there_is_exit_2_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.cli.preflight.find_vllm", lambda: None)
+    home = tmp_path / "home"
+    assert run_command_line(["start", "--isolated", "--engine", "vllm", "--home", str(home)]) == 2
+    assert "vLLM is not installed" in capsys.readouterr().err
+    assert not home.exists()
