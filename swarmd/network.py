@@ -48,6 +48,7 @@ class Network:
         self._model = model
         self._state = state
         self._name = config.node.name
+        self._publisher: Publisher | None = None
         self._author = Author(manifest.swarm_id, identity.public_key, identity.sign)
         self._group_limits = GroupLimits(
             group_size_min=manifest.group_size_min,
@@ -114,7 +115,7 @@ class Network:
 
     def publisher(self, tokenizer_fingerprint: str) -> Publisher:
         """The publisher, once the tokenizer is known."""
-        return Publisher(
+        self._publisher = Publisher(
             self.transport,
             self._author,
             self._group_limits,
@@ -123,6 +124,12 @@ class Network:
             tokenizer_fingerprint if self._config.gossip.share_logprobs else None,
             self._recent,
         )
+        return self._publisher
+
+    @property
+    def not_sent(self) -> int:
+        """Own groups that were ready while the network was down; peers can still catch up on them."""
+        return self._publisher.stats.not_sent if self._publisher else 0
 
     async def run(self) -> None:
         """Keep records, catch up once, and remember peers, until cancelled."""

@@ -281,6 +281,11 @@ class Node:
         self._observer.notes += ready.notes
         if self._processes.generator_ready and self._processes.generator_ready.note:
             self._observer.notes.append(self._processes.generator_ready.note)
+        if self._processes.verifier_ready:
+            self._observer.notes += [
+                f"scoring is less enclosed: no {layer}"
+                for layer in self._processes.verifier_ready.missing_layers
+            ]
 
     async def _note_round(self, done: Round) -> None:
         """Book a round, and save a checkpoint when it is time."""

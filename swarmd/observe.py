@@ -155,7 +155,7 @@ class Observer:
             trained_groups=loops.trained_groups,
             external_groups=loops.external_used,
             filled=loops.filled,
-            unpublished=dict(loops.unpublished),
+            unpublished=self._unpublished(),
             loop_lag_max_ms=self.loop_lag.max_ms,
             resident_bytes=self._process.memory_info().rss,
             waiting_for=self._waiting_for(),
@@ -239,6 +239,12 @@ class Observer:
         if self.network and self.network.subscriber.dropped:
             rejected["queue_full"] = self.network.subscriber.dropped
         return rejected
+
+    def _unpublished(self) -> dict[str, int]:
+        counts = dict(self.loops.unpublished)
+        if self.network and self.network.not_sent:
+            counts["network_down"] = self.network.not_sent
+        return counts
 
     def _bootstrap(self) -> tuple[BootstrapStatus, ...]:
         if self.network is None:

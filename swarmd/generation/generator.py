@@ -91,8 +91,6 @@ class Generator:
     def __init__(self, call: Call, timeout_seconds: float) -> None:
         self._call = call
         self._timeout_seconds = timeout_seconds
-        self.policy_version = 0
-        """Version of the weights it holds, as far as the daemon has heard."""
 
     async def sample(self, request: SampleRequest) -> SampleReply:
         """One group of completions per prompt, in the order of the prompts.
@@ -116,5 +114,4 @@ class Generator:
         """
         request = LoadWeightsRequest(handle=handle, version=version)
         reply = await self._call(LOAD_WEIGHTS, request, self._timeout_seconds)
-        self.policy_version = reply.version
         return reply.version

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.errors import GenerationError
 from swarmd.types import Prompt, SampledGroup, WeightHandle
 from swarmd.workers.framing import Method
 
@@ -18,7 +17,6 @@ __all__ = [
     "LoadWeightsRequest",
     "SampleReply",
     "SampleRequest",
-    "check_request",
 ]
 
 
@@ -68,19 +66,6 @@ class SampleRequest(msgspec.Struct, frozen=True):
     """0: the most likely token each time. Log-probabilities are then those at temperature 1."""
     seed: int
     """The same seed, prompts and weights give the same completions."""
-
-
-def check_request(request: SampleRequest) -> None:
-    """Refuse sizes that make no sense.
-
-    Raises:
-        GenerationError: naming what was asked for.
-    """
-    if request.group_size < 1 or request.max_new_tokens < 1 or request.temperature < 0:
-        raise GenerationError(
-            "group_size and max_new_tokens must be at least 1 and temperature at least 0, got "
-            f"{request.group_size}, {request.max_new_tokens} and {request.temperature}"
-        )
 
 
 class SampleReply(msgspec.Struct, frozen=True):

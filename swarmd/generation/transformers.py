@@ -23,15 +23,14 @@ from swarmd.generation.messages import (
     LoadWeightsRequest,
     SampleReply,
     SampleRequest,
-    check_request,
 )
 from swarmd.generation.model import end_token_ids, load_model, memory_cost, replace_weights
+from swarmd.generation.prompts import encode_prompts
 from swarmd.generation.sampling import uniform_stream
 from swarmd.models.device import choose_compute, choose_threads
 from swarmd.models.tokenization import (
     Tokenizer,
     decode_completion,
-    encode_prompt,
     fingerprint,
     load_tokenizer,
 )
@@ -112,14 +111,7 @@ class TransformersEngine:
                 gives logits that are not finite, or memory does not suffice for one completion.
         """
         started = time.monotonic()
-        check_request(request)
-        prompts = [encode_prompt(self._tokenizer, prompt) for prompt in request.prompts]
-        for token_ids in prompts:
-            if len(token_ids) >= self._context_tokens:
-                raise GenerationError(
-                    f"a prompt has {len(token_ids)} tokens, the model's context holds {self._context_tokens} "
-                    "with the completion"
-                )
+        prompts = encode_prompts(request, self._tokenizer, self._context_tokens)
         rows = self._decode_all(prompts, request)
         groups = tuple(
             SampledGroup(

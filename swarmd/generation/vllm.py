@@ -29,14 +29,13 @@ from swarmd.generation.messages import (
     LoadWeightsRequest,
     SampleReply,
     SampleRequest,
-    check_request,
 )
+from swarmd.generation.prompts import encode_prompts
 from swarmd.generation.vllm_choice import environment, find_vllm, why_not, why_not_on
 from swarmd.generation.vllm_options import Prompt, Sampled, end_token_ids, plan_server, skeleton
 from swarmd.models.device import Compute, choose_compute, choose_threads
 from swarmd.models.tokenization import (
     decode_completion,
-    encode_prompt,
     fingerprint,
     load_tokenizer,
 )
@@ -116,14 +115,7 @@ class VllmEngine:
             RuntimeError: vLLM has ended or hangs; this process is of no more use.
         """
         started = time.monotonic()
-        check_request(request)
-        prompts = [encode_prompt(self._tokenizer, prompt) for prompt in request.prompts]
-        for token_ids in prompts:
-            if len(token_ids) >= self._context_tokens:
-                raise GenerationError(
-                    f"a prompt has {len(token_ids)} tokens, the model's context holds {self._context_tokens} "
-                    "with the completion"
-                )
+        prompts = encode_prompts(request, self._tokenizer, self._context_tokens)
         groups = self._loop.run_until_complete(self._sample(prompts, request))
         return SampleReply(
             groups=groups,

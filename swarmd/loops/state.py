@@ -71,7 +71,6 @@ class LoopState:
     trained_groups: int = 0
     unpublished: dict[str, int] = field(default_factory=dict)
     """Own groups that were not published, by reason."""
-    skipped_steps: int = 0
     waiting: dict[str, str] = field(default_factory=dict)
     """For each loop that waits, what it waits for."""
     problems: dict[str, str] = field(default_factory=dict)

@@ -64,7 +64,6 @@ class TrainLoop:
             state.external_used += batch.external
             state.filled += batch.filled
             state.trained_groups += len(batch.groups)
-            state.skipped_steps += reply.metrics.skipped_updates
             state.close_round()
             state.notify()
             now = time.monotonic()
