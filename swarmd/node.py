@@ -1,4 +1,4 @@
-"""The node: builds the rooms, introduces them to each other, and owns every task.
+"""The node: builds the rooms and owns every task; `rooms` introduces them to each other.
 
 Life of a node: lock the home, load identity, manifest and model; start network and workers; run the
 loops until asked to stop or out of rounds; save a checkpoint; stop everything within the contract's
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import signal
 import sys
 import time
@@ -25,11 +24,8 @@ from swarmd.config import Config
 from swarmd.console import NodeConsole, has_screen
 from swarmd.errors import SwarmdError, WorkerError
 from swarmd.identity import Identity
-from swarmd.loops.evaluate import EvaluateLoop
-from swarmd.loops.receive import ReceiveLoop
-from swarmd.loops.rollout import RolloutLoop, Sampling
 from swarmd.loops.state import LoopState, SavedState
-from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.loops.train import Round
 from swarmd.models.resolve import ModelFolder, resolve
 from swarmd.monitor.control_server import ControlServer
 from swarmd.monitor.history import History
@@ -41,9 +37,9 @@ from swarmd.observe import Observer
 from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
-from swarmd.replay.sampler import Sampler
+from swarmd.rooms import Rooms
 from swarmd.tasks.manifest import Manifest
-from swarmd.tasks.source import TaskSource, held_out_tasks
+from swarmd.tasks.source import TaskSource
 from swarmd.training.messages import TrainerReady
 from swarmd.workers.supervisor import WorkerEvent
 
@@ -190,13 +186,16 @@ class Node:
                 await stack.enter_async_context(self._network)
                 log.info("listening on %s", ", ".join(self._network.transport.state.addresses))
             ready = await self._processes.wait_ready()
-            self._resume(ready)
+            rooms = self._resume(ready)
             self._observer.state = "training"
             self._loop_lag.restart()
             try:
                 async with asyncio.TaskGroup() as group:
-                    companions = [group.create_task(work) for work in self._loops(ready)]
-                    await self._train_loop().run(self._state)
+                    companions = [
+                        group.create_task(work)
+                        for work in rooms.companions(self._state, ready.tokenizer_fingerprint)
+                    ]
+                    await rooms.train_loop(self._note_round).run(self._state)
                     for task in companions:
                         task.cancel()
             finally:
@@ -205,70 +204,8 @@ class Node:
                 self._keep_last_known()
                 await self._save("at the end", SAVE_SECONDS)
 
-    def _loops(self, ready: TrainerReady) -> list[Coroutine[Any, Any, None]]:
-        """Everything that goes on beside training."""
-        processes, config = self._processes, self._config
-        assert self._source is not None
-        rollout = RolloutLoop(
-            peer_id=self._identity.peer_id,
-            manifest=self._manifest,
-            sampling=Sampling(
-                group_size=config.rollout.group_size,
-                batch_questions=config.rollout.batch_questions,
-                max_new_tokens=processes.max_new_tokens,
-                temperature=config.rollout.temperature,
-                max_ahead=config.schedule.max_ahead,
-            ),
-            source=self._source,
-            generator=processes.generator,
-            verifier=processes.verifier,
-            buffer=self._buffer,
-            publisher=self._network.publisher(ready.tokenizer_fingerprint) if self._network else None,
-            seeds=self._random("sampling"),
-        )
-        loops = [rollout.run(self._state), WeightsLoop(processes.generator).run(self._state)]
-        if config.schedule.eval_every_rounds:
-            evaluate = EvaluateLoop(
-                manifest=self._manifest,
-                tasks=held_out_tasks(self._manifest, config.schedule.eval_tasks),
-                every_rounds=config.schedule.eval_every_rounds,
-                max_new_tokens=processes.max_new_tokens,
-                generator=processes.generator,
-                verifier=processes.verifier,
-            )
-            loops.append(evaluate.run(self._state))
-        if self._network is not None:
-            receive = ReceiveLoop(
-                manifest=self._manifest,
-                subscriber=self._network.subscriber,
-                verifier=processes.verifier,
-                buffer=self._buffer,
-                peers=self._network.peers,
-                verifiers=config.rewards.verifiers,
-                tokenizer_fingerprint=(
-                    ready.tokenizer_fingerprint if config.training.external == "f_tis" else None
-                ),
-            )
-            loops += [receive.run(self._state), self._network.run()]
-        return loops
-
-    def _train_loop(self) -> TrainLoop:
-        replay = self._config.replay
-        sampler = Sampler(
-            self._buffer,
-            local_groups=replay.local_groups,
-            external_groups=replay.external_groups,
-            generator=self._random("replay"),
-        )
-        return TrainLoop(sampler, self._processes.trainer, self._config.node.rounds, self._note_round)
-
-    def _random(self, purpose: str) -> random.Random:
-        """A generator of this node's own, another one for each purpose and each run."""
-        position = self._source.position if self._source else 0
-        return random.Random(f"{self._identity.peer_id}/{self._config.node.seed}/{purpose}/{position}")
-
-    def _resume(self, ready: TrainerReady) -> None:
-        """Go on where the checkpoint stands, or begin."""
+    def _resume(self, ready: TrainerReady) -> Rooms:
+        """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
         saved = SavedState()
         if ready.node_state is not None:
             saved = msgspec.msgpack.decode(ready.node_state, type=SavedState)
@@ -286,6 +223,15 @@ class Node:
                 f"scoring is less enclosed: no {layer}"
                 for layer in self._processes.verifier_ready.missing_layers
             ]
+        return Rooms(
+            self._config,
+            self._identity.peer_id,
+            self._manifest,
+            self._processes,
+            self._buffer,
+            self._source,
+            self._network,
+        )
 
     async def _note_round(self, done: Round) -> None:
         """Book a round, and save a checkpoint when it is time."""

@@ -1,0 +1,109 @@
+"""The rooms of a running node, introduced to each other: here the loops get what they work with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from swarmd.config import Config
+from swarmd.loops.evaluate import EvaluateLoop
+from swarmd.loops.receive import ReceiveLoop
+from swarmd.loops.rollout import RolloutLoop, Sampling
+from swarmd.loops.state import LoopState
+from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.processes import Processes
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.sampler import Sampler
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.source import TaskSource, held_out_tasks
+
+if TYPE_CHECKING:
+    from swarmd.network import Network
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What the loops of one node work with."""
+
+    config: Config
+    peer_id: str
+    manifest: Manifest
+    processes: Processes
+    buffer: ReplayBuffer
+    source: TaskSource
+    network: Network | None
+    """None for a node that is alone."""
+
+    def train_loop(self, on_round: Callable[[Round], Awaitable[None]]) -> TrainLoop:
+        """The loop that the node's rounds are counted by."""
+        replay = self.config.replay
+        sampler = Sampler(
+            self.buffer,
+            local_groups=replay.local_groups,
+            external_groups=replay.external_groups,
+            generator=self._random("replay"),
+        )
+        return TrainLoop(sampler, self.processes.trainer, self.config.node.rounds, on_round)
+
+    def companions(self, state: LoopState, tokenizer_fingerprint: str) -> list[Coroutine[Any, Any, None]]:
+        """Everything that goes on beside training."""
+        loops = [
+            self._rollout_loop(tokenizer_fingerprint).run(state),
+            WeightsLoop(self.processes.generator).run(state),
+        ]
+        if self.config.schedule.eval_every_rounds:
+            loops.append(self._evaluate_loop().run(state))
+        if self.network is not None:
+            receive = self._receive_loop(self.network, tokenizer_fingerprint)
+            loops += [receive.run(state), self.network.run()]
+        return loops
+
+    def _rollout_loop(self, tokenizer_fingerprint: str) -> RolloutLoop:
+        config = self.config
+        return RolloutLoop(
+            peer_id=self.peer_id,
+            manifest=self.manifest,
+            sampling=Sampling(
+                group_size=config.rollout.group_size,
+                batch_questions=config.rollout.batch_questions,
+                max_new_tokens=self.processes.max_new_tokens,
+                temperature=config.rollout.temperature,
+                max_ahead=config.schedule.max_ahead,
+            ),
+            source=self.source,
+            generator=self.processes.generator,
+            verifier=self.processes.verifier,
+            buffer=self.buffer,
+            publisher=self.network.publisher(tokenizer_fingerprint) if self.network else None,
+            seeds=self._random("sampling"),
+        )
+
+    def _evaluate_loop(self) -> EvaluateLoop:
+        schedule = self.config.schedule
+        return EvaluateLoop(
+            manifest=self.manifest,
+            tasks=held_out_tasks(self.manifest, schedule.eval_tasks),
+            every_rounds=schedule.eval_every_rounds,
+            max_new_tokens=self.processes.max_new_tokens,
+            generator=self.processes.generator,
+            verifier=self.processes.verifier,
+        )
+
+    def _receive_loop(self, network: Network, tokenizer_fingerprint: str) -> ReceiveLoop:
+        uses_logprobs = self.config.training.external == "f_tis"
+        return ReceiveLoop(
+            manifest=self.manifest,
+            subscriber=network.subscriber,
+            verifier=self.processes.verifier,
+            buffer=self.buffer,
+            peers=network.peers,
+            verifiers=self.config.rewards.verifiers,
+            tokenizer_fingerprint=tokenizer_fingerprint if uses_logprobs else None,
+        )
+
+    def _random(self, purpose: str) -> random.Random:
+        """A generator of this node's own, another one for each purpose and each run."""
+        seed = self.config.node.seed
+        return random.Random(f"{self.peer_id}/{seed}/{purpose}/{self.source.position}")
