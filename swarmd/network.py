@@ -10,10 +10,8 @@ import asyncio
 import logging
 import time
 
-from swarmd_protocol.envelope import EnvelopeLimits
-from swarmd_protocol.messages import Kind, NodeRecordMessage
+from swarmd_protocol.messages import NodeRecordMessage
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
-from swarmd_protocol.validation import GroupLimits
 
 from swarmd import __version__
 from swarmd.config import Config
@@ -50,15 +48,8 @@ class Network:
         self._name = config.node.name
         self._publisher: Publisher | None = None
         self._author = Author(manifest.swarm_id, identity.public_key, identity.sign)
-        self._group_limits = GroupLimits(
-            group_size_min=manifest.group_size_min,
-            group_size_max=manifest.group_size_max,
-            max_completion_characters=manifest.max_completion_characters,
-            max_completion_tokens=manifest.max_new_tokens + 1,
-            task_digests=manifest.task_digests,
-            held_out=manifest.held_out,
-            max_age_ms=int(gossip.max_message_age_seconds * 1000),
-            max_skew_ms=int(gossip.max_clock_skew_seconds * 1000),
+        self._group_limits = manifest.group_limits(
+            gossip.max_message_age_seconds, gossip.max_clock_skew_seconds
         )
         self.transport = Libp2pTransport(
             Libp2pSettings(
@@ -83,13 +74,7 @@ class Network:
             identity.peer_id,
             self._subscription,
             verify,
-            EnvelopeLimits(
-                manifest.swarm_id,
-                Kind.ROLLOUT_GROUP,
-                self._group_limits.max_age_ms,
-                self._group_limits.max_skew_ms,
-                manifest.max_message_bytes,
-            ),
+            manifest.envelope_limits(self._group_limits),
             self._group_limits,
             self.peers,
             self._recent,

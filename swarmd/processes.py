@@ -63,7 +63,7 @@ class Processes:
             for number in range(1, config.rewards.verifiers + 1)
         ]
         self.workers: tuple[Worker, ...] = (self._trainer_worker, self._generator_worker, *verifiers)
-        self.trainer = TrainerClient(self._trainer_worker, config.training.timeout_seconds)
+        self.trainer = TrainerClient(self._trainer_worker.call, config.training.timeout_seconds)
         self.generator = Generator(self._generator_worker.call, config.generation.timeout_seconds)
         self.verifier = VerifierPool(
             [verifier.call for verifier in verifiers], config.rewards.timeout_seconds

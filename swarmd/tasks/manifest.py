@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from swarmd_protocol.envelope import EnvelopeLimits
+from swarmd_protocol.messages import Kind
+from swarmd_protocol.validation import GroupLimits
 
 from swarmd.errors import ConfigError
 from swarmd.tasks.datasets import check_dataset, nearest
@@ -153,6 +156,27 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def task_digests(self) -> Mapping[str, str]:
         """Dataset name to the config digest that a reference to it must carry."""
         return {task.dataset: task.digest for task in self.tasks}
+
+    def group_limits(self, max_age_seconds: float, max_skew_seconds: float) -> GroupLimits:
+        """What a rollout group of this swarm may be, for a node that takes messages up to this age and
+        up to this far from the future.
+        """
+        return GroupLimits(
+            group_size_min=self.group_size_min,
+            group_size_max=self.group_size_max,
+            max_completion_characters=self.max_completion_characters,
+            max_completion_tokens=self.max_new_tokens + 1,
+            task_digests=self.task_digests,
+            held_out=self.held_out,
+            max_age_ms=int(max_age_seconds * 1000),
+            max_skew_ms=int(max_skew_seconds * 1000),
+        )
+
+    def envelope_limits(self, groups: GroupLimits) -> EnvelopeLimits:
+        """What an envelope on this swarm's topic may be."""
+        return EnvelopeLimits(
+            self.swarm_id, Kind.ROLLOUT_GROUP, groups.max_age_ms, groups.max_skew_ms, self.max_message_bytes
+        )
 
     @cached_property
     def swarm_id(self) -> str:

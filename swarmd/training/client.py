@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Protocol, TypeVar
+
 from swarmd.training.messages import SAVE, STEP, SaveReply, SaveRequest, StepReply, StepRequest
 from swarmd.types import RolloutGroup
-from swarmd.workers.supervisor import Worker
+from swarmd.workers.framing import Method
+
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+
+class Call(Protocol):
+    """Asks the trainer process, as `Worker.call` does."""
+
+    async def __call__(
+        self, method: Method[_Request, _Reply], request: _Request, timeout_seconds: float
+    ) -> _Reply:
+        """Raises WorkerError when the process died, refused, or passed the deadline."""
 
 
 class TrainerClient:
     """Asks the trainer process. Every method raises WorkerError when it dies, hangs or refuses."""
 
-    def __init__(self, worker: Worker, step_timeout_seconds: float) -> None:
-        self._worker = worker
+    def __init__(self, call: Call, step_timeout_seconds: float) -> None:
+        self._call = call
         self._step_timeout_seconds = step_timeout_seconds
 
     async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
         """Learn from the groups. The new weights are published before this returns."""
-        return await self._worker.call(STEP, StepRequest(groups), self._step_timeout_seconds)
+        return await self._call(STEP, StepRequest(groups), self._step_timeout_seconds)
 
     async def save(self, node_state: bytes, round_number: int, timeout_seconds: float) -> SaveReply:
         """Write a checkpoint with the daemon's own state in it."""
-        return await self._worker.call(SAVE, SaveRequest(node_state, round_number), timeout_seconds)
+        return await self._call(SAVE, SaveRequest(node_state, round_number), timeout_seconds)

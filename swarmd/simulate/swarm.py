@@ -1,0 +1,256 @@
+"""A swarm in one process: every node has its own policy, identity, task stream, buffer and loops; they
+meet on an in-memory network with delay and loss. Completions are scored by a real, sandboxed verifier
+process that all nodes share. Messages are sealed, checked and counted as between machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmd_protocol.topics import rollouts_topic
+
+from swarmd.config import Config
+from swarmd.generation.generator import Generator
+from swarmd.gossip.catch_up import RecentGroups
+from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.publisher import Author, Publisher
+from swarmd.gossip.subscriber import Subscriber
+from swarmd.identity import Identity, verify
+from swarmd.loops.receive import ReceiveLoop
+from swarmd.loops.rollout import RolloutLoop, Sampling
+from swarmd.loops.state import LoopState
+from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.models.resolve import resolve
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.sampler import Sampler
+from swarmd.rewards.messages import INITIALISE, VerifierSettings
+from swarmd.rewards.verifier import VerifierPool
+from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.source import TaskSource
+from swarmd.training.client import TrainerClient
+from swarmd.training.messages import TrainingOptions
+from swarmd.workers.supervisor import Worker, WorkerLimits
+
+NO_DEADLINE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to simulate. `config` holds for every node: I, J, sampling, training, rounds, seed."""
+
+    config: Config
+    nodes: int
+    delay_seconds: tuple[float, float] = (0.0, 0.0)
+    """A message takes between the first and the second."""
+    loss: float = 0.0
+    """Probability that a message does not reach one peer."""
+
+
+@dataclass(frozen=True)
+class SimulatedRound:
+    """One round of one node."""
+
+    round: int
+    own_reward: float | None
+    """Mean reward of the own groups sampled since the round before, none left out."""
+    external_groups: int
+    """Peers' groups trained on."""
+    filled_groups: int
+    """Own groups that stood in for external ones."""
+    groups_with_signal: int
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """What became of one node."""
+
+    peer_id: str
+    rounds: tuple[SimulatedRound, ...]
+    accepted: dict[str, int]
+    """Groups accepted, by the peer id of their author."""
+
+
+async def simulate(plan: Plan) -> tuple[SimulatedNode, ...]:
+    """Run all nodes until each has done its rounds.
+
+    Raises ConfigError for a model or manifest that does not exist, WorkerError when the verifier ends.
+    """
+    config = plan.config
+    model = resolve(config.model.name)
+    manifest = Manifest.load(config.swarm.manifest or model.manifest_hint)
+    network = InMemoryNetwork(config.node.seed, plan.delay_seconds, plan.loss)
+    async with contextlib.AsyncExitStack() as stack:
+        verifier = await stack.enter_async_context(_verifier(config, manifest))
+        nodes = [_Node(plan, network, manifest, number, verifier) for number in range(plan.nodes)]
+        for node in nodes:
+            await stack.enter_async_context(node.transport)
+        async with asyncio.TaskGroup() as group:
+            companions = [group.create_task(work) for node in nodes for work in node.companions()]
+            await asyncio.gather(*(node.train.run(node.state) for node in nodes))
+            for task in companions:
+                task.cancel()
+    return tuple(node.result() for node in nodes)
+
+
+@contextlib.asynccontextmanager
+async def _verifier(config: Config, manifest: Manifest) -> AsyncIterator[VerifierPool]:
+    """A pool of one verifier process."""
+    rewards = config.rewards
+    settings = VerifierSettings(manifest.tasks, rewards.strict, rewards.timeout_seconds, rewards.memory_bytes)
+
+    async def initialise(worker: Worker) -> None:
+        await worker.call(INITIALISE, settings, config.workers.start_timeout_seconds)
+
+    worker = Worker("verifier", "swarmd.entrypoints.verifier", WorkerLimits(), initialise)
+    running = asyncio.create_task(worker.run())
+    try:
+        await worker.wait_ready()
+        yield VerifierPool([worker.call], rewards.timeout_seconds)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@dataclass
+class _Node:
+    """The rooms of one simulated node."""
+
+    plan: Plan
+    network: InMemoryNetwork
+    manifest: Manifest
+    number: int
+    verifier: VerifierPool
+    state: LoopState = field(default_factory=LoopState)
+    rounds: list[SimulatedRound] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config, manifest = self.plan.config, self.manifest
+        self.identity = Identity.generate()
+        self.transport = self.network.transport(self.identity.peer_id)
+        self.peers = PeerBook(self.identity.peer_id)
+        self._seeds = random.Random(f"{config.node.seed}/{self.number}")
+        self._max_new_tokens = config.rollout.max_new_tokens or manifest.max_new_tokens
+        self._model = InProcessModel(
+            resolve(config.model.name).path,
+            TrainingOptions(**config.training.model_dump(exclude={"timeout_seconds"})),
+            temperature=config.rollout.temperature,
+            max_new_tokens=self._max_new_tokens,
+            seed=self._seeds.getrandbits(31),
+        )
+        self._generator = Generator(self._model.call, NO_DEADLINE_SECONDS)
+        self.state.weight_handle = IN_PROCESS
+        replay = config.replay
+        self._buffer = ReplayBuffer(
+            capacity_groups=replay.capacity_groups,
+            capacity_bytes=replay.capacity_bytes,
+            peer_share=replay.peer_share,
+            max_age_seconds=replay.max_age_seconds,
+            max_policy_lag=replay.max_policy_lag,
+            max_uses=replay.max_uses,
+            clock=time.monotonic,
+        )
+        sampler = Sampler(
+            self._buffer,
+            local_groups=replay.local_groups,
+            external_groups=replay.external_groups,
+            generator=random.Random(self._seeds.getrandbits(62)),
+        )
+        trainer = TrainerClient(self._model.call, NO_DEADLINE_SECONDS)
+        self.train = TrainLoop(sampler, trainer, config.node.rounds, self._note_round)
+
+    def companions(self) -> list[Coroutine[Any, Any, None]]:
+        """The loops beside training."""
+        return [
+            self._rollout().run(self.state),
+            WeightsLoop(self._generator).run(self.state),
+            self._receive().run(self.state),
+        ]
+
+    def result(self) -> SimulatedNode:
+        """What became of the node."""
+        accepted = {view.peer_id: view.accepted for view in self.peers.views(())}
+        return SimulatedNode(self.identity.peer_id, tuple(self.rounds), accepted)
+
+    def _rollout(self) -> RolloutLoop:
+        config = self.plan.config
+        return RolloutLoop(
+            peer_id=self.identity.peer_id,
+            manifest=self.manifest,
+            sampling=Sampling(
+                group_size=config.rollout.group_size,
+                batch_questions=config.rollout.batch_questions,
+                max_new_tokens=self._max_new_tokens,
+                temperature=config.rollout.temperature,
+                max_ahead=config.schedule.max_ahead,
+            ),
+            # Streams follow the plan's seed and the node's number: the same plan asks the same questions.
+            source=TaskSource(self.manifest, f"simulated-{self.number}", config.node.seed),
+            generator=self._generator,
+            verifier=self.verifier,
+            buffer=self._buffer,
+            publisher=self._publisher(),
+            seeds=self._seeds,
+        )
+
+    def _publisher(self) -> Publisher:
+        gossip = self.plan.config.gossip
+        return Publisher(
+            self.transport,
+            Author(self.manifest.swarm_id, self.identity.public_key, self.identity.sign),
+            self.manifest.group_limits(gossip.max_message_age_seconds, gossip.max_clock_skew_seconds),
+            self.manifest.max_message_bytes,
+            self.plan.config.model.name,
+            self._model.tokenizer_fingerprint if gossip.share_logprobs else None,
+            self._recent(),
+        )
+
+    def _receive(self) -> ReceiveLoop:
+        config, manifest = self.plan.config, self.manifest
+        gossip = config.gossip
+        limits = manifest.group_limits(gossip.max_message_age_seconds, gossip.max_clock_skew_seconds)
+        topic = rollouts_topic(manifest.swarm_id)
+        subscriber = Subscriber(
+            self.identity.peer_id,
+            self.transport.subscribe(topic, gossip.receive_queue_messages),
+            verify,
+            manifest.envelope_limits(limits),
+            limits,
+            self.peers,
+            self._recent(),
+        )
+        uses_logprobs = config.training.external == "f_tis"
+        return ReceiveLoop(
+            manifest=manifest,
+            subscriber=subscriber,
+            verifier=self.verifier,
+            buffer=self._buffer,
+            peers=self.peers,
+            verifiers=1,
+            tokenizer_fingerprint=self._model.tokenizer_fingerprint if uses_logprobs else None,
+        )
+
+    def _recent(self) -> RecentGroups:
+        # Nobody joins late here, so nothing is held for catching up.
+        return RecentGroups(capacity_groups=1, capacity_bytes=1, max_age_ms=1)
+
+    async def _note_round(self, done: Round) -> None:
+        batch = done.batch
+        self.rounds.append(
+            SimulatedRound(
+                round=done.number,
+                own_reward=self.state.local_mean,
+                external_groups=batch.external,
+                filled_groups=batch.filled,
+                groups_with_signal=done.metrics.groups_with_signal,
+            )
+        )
+        # The other nodes' turn.
+        await asyncio.sleep(0)
