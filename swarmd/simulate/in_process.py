@@ -57,9 +57,12 @@ class InProcessModel:
 
 
 class _TrainerWeights:
-    """The reading end of a weight channel that needs no channel."""
+    """The reading end of a weight channel that needs no channel. A version of one trainer in one process
+    has one content, so every checksum is 0.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
+        self.last_read: tuple[int, int] | None = None
         self._trainer = trainer
 
     @property
@@ -67,8 +70,13 @@ class _TrainerWeights:
         """The one handle of this kind."""
         return IN_PROCESS
 
+    def latest(self) -> tuple[int, int]:
+        """The trainer's version, and 0."""
+        return self._trainer.policy_version, 0
+
     def read(self) -> tuple[int, Mapping[str, torch.Tensor]]:
         """The trainer's version and weights now."""
+        self.last_read = self.latest()
         return self._trainer.policy_version, self._trainer.state().weights
 
     def close(self) -> None:
