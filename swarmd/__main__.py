@@ -25,6 +25,9 @@ def main() -> None:
     except KeyboardInterrupt:
         # A node that is asked to stop has done what it was asked; another command was broken off.
         code = 0 if "start" in sys.argv[1:2] else _INTERRUPTED_EXIT_CODE
+        # CPython notes an interrupt that left the exec() of a string (dataclasses call it), and as
+        # `python -m` would then end by SIGINT, whatever the exit code. The next exec() clears the note.
+        exec("")
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -19,6 +19,7 @@ from swarmd.errors import SwarmdError
 __all__ = ["COMMANDS", "Command", "build_app", "run_command_line"]
 
 _USAGE_EXIT_CODE = 2
+_INTERRUPTED_EXIT_CODE = 130
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return report_failure(str(error), error.exit_code)
     except TyperException as error:
         return _wrong_usage(error)
-    except typer.Abort as error:
-        # What typer makes of Ctrl-C; nothing here asks questions.
-        raise KeyboardInterrupt from error
     except BrokenPipeError:
         # The reader of a pipe has seen enough; there is nobody left to tell.
         sys.stdout = None
         return 0
+    if result == _INTERRUPTED_EXIT_CODE:
+        # What typer makes of Ctrl-C.
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
 
 

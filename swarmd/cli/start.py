@@ -78,16 +78,10 @@ def start(
     given = {key: flag for key, flag in flags.items() if flag.value is not None}
     chosen = chosen_home(home)
     loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
-    try:
-        check_before_start(loaded.config, chosen)
-        if detached:
-            code = detach(chosen, lambda: _run(loaded.config, chosen, console=False))
-        else:
-            code = _run(loaded.config, chosen, console=True)
-    except KeyboardInterrupt:
-        # Asked to stop before there was anything to save.
-        code = 0
-    raise typer.Exit(code)
+    check_before_start(loaded.config, chosen)
+    if detached:
+        raise typer.Exit(detach(chosen, lambda: _run(loaded.config, chosen, console=False)))
+    raise typer.Exit(_run(loaded.config, chosen, console=True))
 
 
 def _run(config: Config, home: Home, *, console: bool) -> int:
