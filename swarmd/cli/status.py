@@ -8,7 +8,7 @@ import typer
 from swarmd.cli.columns import columns, counts, printable, span
 from swarmd.cli.options import HomeOption, JsonOption, chosen_home
 from swarmd.monitor.control import current_or_last_known
-from swarmd.monitor.status import NodeStatus
+from swarmd.monitor.status import NodeStatus, TrainingStatus
 
 __all__ = ["describe", "status"]
 
@@ -39,6 +39,7 @@ def describe(status: NodeStatus) -> str:
         ("policy version", str(status.policy_version)),
         ("reward", _rewards(status)),
         ("buffer", f"{status.buffer.local} own, {status.buffer.external} external groups"),
+        ("off-policy", _off_policy(status.training)),
         ("external share", f"{status.external_share:.0%} of the groups trained on"),
         ("peers", "isolated" if status.is_isolated else str(status.peers)),
         ("up", span(status.uptime_seconds)),
@@ -67,3 +68,18 @@ def _rewards(status: NodeStatus) -> str:
         ("held-out", status.reward.eval),
     )
     return ", ".join(f"{name} {value:.3f}" for name, value in named if value is not None) or "none yet"
+
+
+def _off_policy(training: TrainingStatus) -> str:
+    """How far what was trained on last is from the policy that learned from it."""
+    parts = []
+    if training.sampler_kl is not None:
+        parts.append(f"KL {training.sampler_kl:.2g} nats a token")
+    if training.effective_share is not None:
+        parts.append(f"effective sample {training.effective_share:.0%}")
+    if training.clipped_share is not None:
+        parts.append(f"clipped {training.clipped_share:.1%}")
+    lags = [f"{count} of lag {lag}" for lag, count in enumerate(training.lag_groups) if count]
+    if lags:
+        parts.append(f"own groups {', '.join(lags)}")
+    return ", ".join(parts) or "nothing trained on yet"

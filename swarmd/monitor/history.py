@@ -21,7 +21,8 @@ import msgspec
 log = logging.getLogger("swarmd.history")
 
 FORMAT = 1
-"""Written into the file as SQLite's user_version. A file of another format is set aside."""
+"""Written into the file as SQLite's user_version. A file of another format is set aside; one that
+only lacks columns gets them."""
 
 _BUSY_SECONDS = 2.0
 
@@ -53,6 +54,19 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     entropy: float | None = None
     mean_ratio: float | None = None
     clipped_share: float | None = None
+    kl: float | None = None
+    """To the start weights, nats a token."""
+    sampler_kl: float | None = None
+    """From the policies that sampled own groups to the trainer's, nats a token."""
+    sampler_gap: float | None = None
+    """Mean absolute difference between generator and trainer, nats a token, on own groups of lag 0."""
+    effective_share: float | None = None
+    """Effective sample size of own tokens over their number."""
+    dropped_share: float | None = None
+    """Part of peers' tokens that was taken out."""
+    lag_groups: tuple[int, ...] = ()
+    """Own groups by policy lag; in the file a JSON array."""
+    learning_rate: float | None = None
     updates: int = 0
     skipped_updates: int = 0
     step_seconds: float = 0.0
@@ -63,8 +77,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 _COLUMNS = RoundRecord.__struct_fields__
 _CREATE = f"CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, {', '.join(_COLUMNS[1:])})"
-_INSERT = f"INSERT OR REPLACE INTO rounds VALUES ({', '.join('?' for _ in _COLUMNS)})"
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM rounds ORDER BY round DESC LIMIT ?"
+_INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' for _ in _COLUMNS)})"
 
 
 class History:
@@ -110,7 +123,7 @@ class History:
                 self._database = _open(self.path)
             with self._database as database:
                 database.execute("DELETE FROM rounds WHERE round > ?", (record.round,))
-                database.execute(_INSERT, msgspec.structs.astuple(record))
+                database.execute(_INSERT, _row(record))
                 database.execute("DELETE FROM rounds WHERE round <= ?", (record.round - self._max_rounds,))
 
     def _close(self) -> None:
@@ -141,8 +154,12 @@ def read_rounds(path: Path, *, last: int = 1_000_000) -> tuple[RoundRecord, ...]
     with contextlib.closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
     ) as database:
-        rows = database.execute(_SELECT, (last,)).fetchall()
-    return tuple(_record(row) for row in reversed(rows))
+        # Written by an older swarmd, it has fewer columns.
+        columns = [name for name in _COLUMNS if name in _columns_of(database)]
+        rows = database.execute(
+            f"SELECT {', '.join(columns)} FROM rounds ORDER BY round DESC LIMIT ?", (last,)
+        ).fetchall()
+    return tuple(_record(dict(zip(columns, row, strict=True))) for row in reversed(rows))
 
 
 def mean_own_reward(records: Iterable[RoundRecord]) -> float | None:
@@ -165,13 +182,31 @@ def _open(path: Path) -> sqlite3.Connection:
         # A power cut may cost the last rows, never the file.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute(_CREATE)
+        for name in _COLUMNS:
+            if name not in _columns_of(database):
+                database.execute(f"ALTER TABLE rounds ADD COLUMN {name}")
         database.execute(f"PRAGMA user_version = {FORMAT}")
-        database.execute(_SELECT, (1,)).fetchall()
+        database.execute("SELECT * FROM rounds LIMIT 1").fetchall()
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _record(row: tuple[object, ...]) -> RoundRecord:
-    return msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), RoundRecord)
+def _columns_of(database: sqlite3.Connection) -> set[str]:
+    return {name for _, name, *_ in database.execute("PRAGMA table_info(rounds)")}
+
+
+def _row(record: RoundRecord) -> tuple[object, ...]:
+    values = msgspec.structs.astuple(record)
+    return tuple(msgspec.json.encode(value) if isinstance(value, tuple) else value for value in values)
+
+
+def _record(row: dict[str, object]) -> RoundRecord:
+    """A round from its columns. A field that came after it was written is missing, or NULL, there."""
+    known = {
+        name: msgspec.json.decode(value) if isinstance(value, bytes) else value
+        for name, value in row.items()
+        if value is not None
+    }
+    return msgspec.convert(known, RoundRecord)

@@ -109,6 +109,12 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("entropy_nats", "Entropy a token of own samples.", training.entropy),
         ("ratio_mean", "Mean probability ratio of own tokens.", training.mean_ratio),
         ("clipped_share", "Part of the tokens that the clip acted on.", training.clipped_share),
+        ("kl_nats", "KL a token to the start weights.", training.kl),
+        ("sampler_kl_nats", "KL a token from what sampled own groups to the trainer.", training.sampler_kl),
+        ("sampler_gap_nats", "Generator to trainer, at the same version, a token.", training.sampler_gap),
+        ("effective_share", "Effective sample size of own tokens, over all.", training.effective_share),
+        ("dropped_share", "Part of peers' tokens that was taken out.", training.dropped_share),
+        ("learning_rate", "Of the next optimizer step.", training.learning_rate),
         ("step_seconds", "Duration of the last training step.", training.step_seconds),
         ("rounds_per_minute", "Rounds a minute, lately.", status.rounds_per_minute),
         ("tokens_per_second", "Tokens sampled a second, lately.", status.tokens_per_second),
@@ -119,6 +125,12 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
     for name, text, value in rows:
         if value is not None:
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value)
+    lags = GaugeMetricFamily(
+        f"{PREFIX}_lag_groups", "Own groups of the last step, by versions of lag.", labels=["lag"]
+    )
+    for lag, count in enumerate(training.lag_groups):
+        lags.add_metric([str(lag)], count)
+    yield lags
 
 
 def _counters(status: NodeStatus) -> Iterator[Metric]:

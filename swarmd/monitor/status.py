@@ -64,7 +64,22 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     entropy: float | None = None
     """Nats a token, of own samples."""
     mean_ratio: float | None = None
+    """Probability of own tokens under the trained policy to that which they were sampled with."""
     clipped_share: float | None = None
+    """Part of the tokens that the clip or the cap holds back."""
+    kl: float | None = None
+    """To the start weights, nats a token, where the KL penalty is on."""
+    sampler_kl: float | None = None
+    """From the policies that sampled own groups to the trainer's, nats a token."""
+    sampler_gap: float | None = None
+    """Mean absolute difference between generator and trainer, nats a token, on own groups of lag 0."""
+    effective_share: float | None = None
+    """Effective sample size of own tokens over their number, 0 to 1."""
+    dropped_share: float | None = None
+    """Part of peers' tokens that was taken out."""
+    lag_groups: tuple[int, ...] = ()
+    """Own groups by policy lag: entry n counts those n versions old."""
+    learning_rate: float | None = None
     step_seconds: float = 0.0
     skipped_steps: int = 0
     """Optimizer steps left out since the start because a number was not finite."""

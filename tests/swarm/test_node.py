@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from swarmd.monitor.history import read_rounds
+
 pytestmark = pytest.mark.swarm
 
 MakeNode = Callable[..., Any]
@@ -31,6 +33,13 @@ def test_a_node_alone_runs_its_rounds_saves_plots_and_exits_0(make_node: MakeNod
     assert (node.home / "reward.png").read_bytes().startswith(b"\x89PNG")
     status = node.ask("status")
     assert (status["state"], status["round"], status["is_isolated"]) == ("stopped", 3, True)
+    training, last = status["training"], read_rounds(node.home / "history.sqlite")[-1]
+    assert sum(training["lag_groups"]) == 8
+    assert 0 < training["effective_share"] <= 1
+    assert training["sampler_kl"] >= 0
+    assert list(last.lag_groups) == training["lag_groups"]
+    for name in ("effective_share", "sampler_kl", "sampler_gap", "learning_rate"):
+        assert getattr(last, name) == training[name]
     assert shared_memory_of(node.process.pid) == []
 
 

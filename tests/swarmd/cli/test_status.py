@@ -7,6 +7,8 @@ from subprocess import Popen
 import pytest
 
 from swarmd.cli.app import run_command_line
+from swarmd.cli.status import describe
+from swarmd.monitor.status import NodeStatus, TrainingStatus
 from swarmd.paths import Home
 
 StartNode = Callable[[str], "Popen[str]"]
@@ -57,3 +59,16 @@ def test_home_without_a_node_is_stopped_too(home: Home, capsys: pytest.CaptureFi
     assert run_command_line(["status", "--home", str(home.folder)]) == 0
     assert "no node has run in" in capsys.readouterr().out
     assert not home.folder.exists()
+
+
+def test_how_far_off_policy_training_is_stands_in_one_row() -> None:
+    training = TrainingStatus(
+        sampler_kl=0.00214, effective_share=0.974, clipped_share=0.0125, lag_groups=(3, 0, 1)
+    )
+    status = NodeStatus(
+        peer_id="p", swarm="tiny", swarm_id="0" * 64, model="tiny", state="training", training=training
+    )
+    (row,) = [line for line in describe(status).splitlines() if line.startswith("off-policy")]
+    assert row.split(maxsplit=1)[1] == (
+        "KL 0.0021 nats a token, effective sample 97%, clipped 1.2%, own groups 3 of lag 0, 1 of lag 2"
+    )

@@ -1,6 +1,7 @@
 import os
 import sqlite3
 
+import msgspec
 import pytest
 
 from swarmd.monitor.history import FORMAT, History, RoundRecord, mean_own_reward, read_rounds
@@ -23,6 +24,8 @@ async def test_rounds_come_back_in_order_and_complete(tmp_path):
         round=3, ended_at=1.5, policy_version=2, own_reward=None, external_reward=0.25, eval_reward=0.125,
         local_groups=4, external_groups=3, filled_groups=1, groups_with_signal=5, peers=2, tokens=900,
         loss=-0.5, grad_norm=0.75, entropy=1.5, mean_ratio=1.0, clipped_share=0.0, updates=1,
+        kl=0.5, sampler_kl=0.25, sampler_gap=0.125, effective_share=0.75, dropped_share=0.5,
+        lag_groups=(3, 0, 1), learning_rate=1e-4,
         step_seconds=0.5, wait_seconds=0.25, loop_lag_max_ms=4.0, resident_bytes=10,
     )  # fmt: skip
     async with History(path, max_rounds=10) as history:
@@ -66,6 +69,21 @@ async def test_a_file_of_another_format_is_set_aside(tmp_path):
     await write(path, [3])
     assert [r.round for r in read_rounds(path)] == [3]
     assert any(name.endswith(".unreadable") for name in os.listdir(tmp_path))
+
+
+async def test_a_file_of_an_older_swarmd_is_read_and_gets_the_columns_it_lacks(tmp_path):
+    path = tmp_path / "history.sqlite"
+    await write(path, [1, 2])
+    with sqlite3.connect(path) as database:
+        for column in ("sampler_kl", "lag_groups", "updates"):
+            database.execute(f"ALTER TABLE rounds DROP COLUMN {column}")
+    database.close()
+    assert read_rounds(path) == (record(1), record(2))
+    newer = msgspec.structs.replace(record(3), sampler_kl=0.25, lag_groups=(2, 1), updates=4)
+    async with History(path, max_rounds=100) as history:
+        await history.append(newer)
+    assert read_rounds(path) == (record(1), record(2), newer)
+    assert not any(name.endswith(".unreadable") for name in os.listdir(tmp_path))
 
 
 async def test_a_round_that_cannot_be_written_is_counted_and_the_next_is_tried(tmp_path):

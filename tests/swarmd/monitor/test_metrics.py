@@ -44,6 +44,16 @@ async def test_reasons_and_workers_become_labels():
     assert samples[("swarmd_loop_lag_max_seconds",)] == pytest.approx(0.0125)
 
 
+async def test_how_far_off_policy_the_last_step_was_is_scraped():
+    samples = await scrape(sample_status)
+    assert samples[("swarmd_sampler_kl_nats",)] == 0.0021
+    assert samples[("swarmd_sampler_gap_nats",)] == 2e-6
+    assert samples[("swarmd_effective_share",)] == 0.97
+    assert samples[("swarmd_clipped_share",)] == 0.0125
+    assert [samples[("swarmd_lag_groups", lag)] for lag in "012"] == [3, 0, 1]
+    assert ("swarmd_dropped_share",) not in samples
+
+
 async def test_what_is_not_known_is_left_out_and_not_zero():
     samples = await scrape(lambda: sample_status(reward=RewardStatus(local_mean=0.5)))
     assert samples[("swarmd_reward_own",)] == 0.5
