@@ -53,6 +53,7 @@ SAVE_SECONDS = 8.0
 HASTE_SECONDS = 12.0
 """From being asked to stop: workers that hang until then are killed."""
 CHECKPOINT_SECONDS = 120.0
+"""Deadline of every other checkpoint."""
 LAST_KNOWN_SECONDS = 5.0
 
 
@@ -76,6 +77,10 @@ def run_node(config: Config, home: Home, *, console: bool) -> int:
         with lock_identity(identity.peer_id), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Node(config, home, model, manifest, identity, attended=console).run())
     return 0
+
+
+class SaveError(SwarmdError):
+    """A checkpoint was not written; training is not affected."""
 
 
 class Node:
@@ -147,6 +152,7 @@ class Node:
                     self._home.control_socket,
                     status=self._observer.status,
                     peers=self._observer.peers,
+                    save=self._save_now,
                     stop=self._stop.set,
                 )
             )
@@ -202,7 +208,7 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                await self._save("at the end", SAVE_SECONDS)
+                await self._save_or_say("at the end", SAVE_SECONDS)
 
     def _resume(self, ready: TrainerReady) -> Rooms:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
@@ -240,12 +246,21 @@ class Node:
         await self._history.append(record)
         every = self._config.schedule.checkpoint_every_rounds
         if every and done.number % every == 0:
-            await self._save(f"after round {done.number}", CHECKPOINT_SECONDS)
+            await self._save_or_say(f"after round {done.number}", CHECKPOINT_SECONDS)
 
-    async def _save(self, when: str, timeout_seconds: float) -> None:
-        """Have the trainer write a checkpoint. A failure is told and does not end the node."""
+    async def _save_now(self) -> str:
+        """Write a checkpoint because somebody asks for it. Returns its path; raises SwarmdError."""
+        return await self._save("as asked", CHECKPOINT_SECONDS)
+
+    async def _save_or_say(self, when: str, timeout_seconds: float) -> None:
+        """Write a checkpoint. A failure is told, and does not end the node."""
+        with contextlib.suppress(SaveError):
+            await self._save(when, timeout_seconds)
+
+    async def _save(self, when: str, timeout_seconds: float) -> str:
+        """Have the trainer write a checkpoint; returns its path. Raises SaveError when it does not."""
         if self._source is None:
-            return
+            raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
         saved = SavedState(
             round=self._state.round,
             source_position=self._source.position,
@@ -261,9 +276,10 @@ class Node:
                 f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
             )
             log.warning("%s", self._observer.save_problem)
-        else:
-            self._observer.save_problem = ""
-            log.info("checkpoint %s: %s", when, reply.path)
+            raise SaveError(self._observer.save_problem) from error
+        self._observer.save_problem = ""
+        log.info("checkpoint %s: %s", when, reply.path)
+        return reply.path
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part without which the node cannot go on: its error ends the node in order."""
