@@ -1,5 +1,6 @@
-"""The node's side of the control socket: status, peers, checkpoint, stop. It answers from values that the node
-hands it and decides nothing itself. Only this user can reach it: the folder of the socket is private.
+"""The node's side of the control socket: status, peers, checkpoint, stop. It answers from values that
+the node hands it and decides nothing itself. Only this user can reach it: the folder of the socket is
+private.
 """
 
 from __future__ import annotations
