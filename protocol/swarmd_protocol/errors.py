@@ -72,6 +72,16 @@ class Reason(StrEnum):
     """The author already has its share of the buffer."""
     QUEUE_FULL = "queue_full"
     """More arrived than this node could look at."""
+    RATE_LIMITED = "rate_limited"
+    """More messages, bytes or verifier time than one peer's share."""
+    FLOODING = "flooding"
+    """Many times a peer's share: no honest peer is that hasty."""
+    IGNORED = "ignored"
+    """From a peer that is not listened to for a while, because of what it sent before."""
+    BANNED = "banned"
+    """From a peer that this node has closed itself to."""
+    VERSION_JUMP = "version_jump"
+    """A policy version further ahead than an author can have trained since its last group."""
     TOO_LARGE_TO_PUBLISH = "too_large_to_publish"
     """An own group that fits into no message, not even in parts."""
 
@@ -94,6 +104,10 @@ _HONEST = frozenset(
         Reason.SCORING_FAILED,
         Reason.QUOTA,
         Reason.QUEUE_FULL,
+        Reason.RATE_LIMITED,
+        Reason.IGNORED,
+        Reason.BANNED,
+        Reason.VERSION_JUMP,
         Reason.TOO_LARGE_TO_PUBLISH,
     }
 )
