@@ -72,7 +72,9 @@ class GossipSection(Section):
     redial_max_seconds: PositiveSeconds = 60.0
     """Longest pause between two dials of a bootstrap peer."""
     receive_queue_messages: Positive = 1024
-    """Messages that wait for validation; when full, the oldest is dropped and counted."""
+    """Messages that wait for validation; when full, the peer with most of them loses its oldest."""
+    receive_queue_bytes: Positive = 32_000_000
+    """Bytes of such messages."""
     max_message_age_seconds: PositiveSeconds = 600.0
     """Older messages, by the author's clock, are ignored."""
     max_clock_skew_seconds: PositiveSeconds = 60.0
@@ -87,6 +89,49 @@ class GossipSection(Section):
     """The most bytes of groups to ask for, and to serve, in one catch-up."""
     share_logprobs: bool = True
     """Publish the sampled tokens' log-probabilities with each group."""
+
+
+class PeersSection(Section):
+    """What a peer may use of this node, and what becomes of one that misbehaves."""
+
+    messages_per_second: PositiveSeconds = 20.0
+    """Messages taken from one peer. Ten times as many are a flood and cost its good name."""
+    bytes_per_second: PositiveSeconds = 500_000.0
+    """Bytes taken from one peer."""
+    verifier_share: Share = 0.25
+    """Seconds of scoring one peer may cause in each second."""
+    burst_seconds: PositiveSeconds = 10.0
+    """So many seconds of each of these may be used at once."""
+    newcomer_part: Share = 0.2
+    """Part of a share, and of `replay.peer_share`, that a new peer has."""
+    newcomer_groups: Positive = 20
+    """Valid groups after which a peer is no longer new."""
+    neighbourhood_shares: Annotated[float, Field(ge=1)] = 4.0
+    """Shares that all peers of one IPv4 /24, IPv6 /56 or relay have together."""
+    exempt_networks: tuple[str, ...] = (
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "169.254.0.0/16",
+        "100.64.0.0/10",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
+    )
+    """Networks whose addresses say nothing about who lives together. Empty: none, for tests of attacks."""
+    half_life_seconds: PositiveSeconds = 600.0
+    """After so long, what a peer did counts half."""
+    ignore_below: Annotated[float, Field(lt=0)] = -20.0
+    """Score below which a peer's messages are ignored for `ignore_seconds`. A rejected message costs 1."""
+    close_below: Annotated[float, Field(lt=0)] = -50.0
+    """Score below which its connection is closed and not opened again for a while."""
+    ignore_seconds: PositiveSeconds = 60.0
+    """See `ignore_below`."""
+    backoff_min_seconds: PositiveSeconds = 300.0
+    """How long a peer stays closed the first time; doubles up to the next."""
+    backoff_max_seconds: PositiveSeconds = 86_400.0
+    """Longest time that a peer stays closed."""
 
 
 class RolloutSection(Section):
@@ -124,14 +169,13 @@ class ReplaySection(Section):
     capacity_groups: Positive = 512
     """External groups held at most; the oldest go first."""
     capacity_bytes: Positive = 64_000_000
-    """Bytes held at most. Own groups take what they need, peers' groups the rest."""
+    """Bytes held at most, own and external groups together."""
     peer_share: Share = 0.5
     """Largest part of the external capacity that one peer may occupy."""
     max_age_seconds: PositiveSeconds = 600.0
-    """Peers' groups older than this are not drawn."""
+    """Older groups are not drawn."""
     max_policy_lag: NonNegative = 16
-    """Peers' groups more versions than this behind their author's newest are not drawn. Own groups are
-    never trained on later than this, and never dropped for being late: sampling pauses in time."""
+    """Groups more versions than this behind their author's newest are not drawn."""
     local_groups: NonNegative = 4
     """Own groups in a training batch (I)."""
     external_groups: NonNegative = 4
@@ -224,12 +268,9 @@ class TrainingSection(Section):
 class ScheduleSection(Section):
     """How the loops keep in step, and what happens every so many rounds."""
 
-    mode: Literal["asynchronous", "synchronous"] = "asynchronous"
-    """asynchronous: sampling goes on while the trainer works, so groups may be some versions old.
-    synchronous, for comparison: sample a round's groups, train on them, load the new policy, in turn."""
     max_ahead: Positive = 8
-    """Own groups sampled or being sampled that no step has taken yet, at most; then sampling pauses. At
-    least I + J, since a node alone fills the whole batch itself. Not used when synchronous."""
+    """Own groups that wait for the trainer at most; then sampling pauses. At least I + J, since a
+    node alone fills the whole batch itself."""
     eval_every_rounds: NonNegative = 10
     """Rounds between two evaluations on held-out tasks. 0: never."""
     eval_tasks: Positive = 32
@@ -277,6 +318,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     swarm: SwarmSection = SwarmSection()
     gossip: GossipSection = GossipSection()
+    peers: PeersSection = PeersSection()
     rollout: RolloutSection = RolloutSection()
     generation: GenerationSection = GenerationSection()
     replay: ReplaySection = ReplaySection()

@@ -17,6 +17,7 @@ _LISTEN = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/(tcp|udp)/(\d+)(/[a-z0-9
 _JOIN = re.compile(r"/\S+/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]*):(\d+)")
 _LARGEST_PORT = 65535
+_LARGEST_MESSAGE_BYTES = 900_000
 _ADDRESS_PORT = re.compile(r"/(?:tcp|udp)/([^/]+)")
 _ADDRESS_IP = re.compile(r"/ip([46])/([^/]+)")
 _LARGEST_NUMBER = 2**53
@@ -54,10 +55,29 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
         (config.gossip, "redial_min_seconds", "redial_max_seconds"),
         (config.workers, "restart_min_seconds", "restart_max_seconds"),
         (config.gossip, "record_interval_seconds", "record_ttl_seconds"),
+        (config.peers, "backoff_min_seconds", "backoff_max_seconds"),
+        (config.peers, "close_below", "ignore_below"),
     ):
         if getattr(section, low) > getattr(section, high):
-            name = "gossip" if section is config.gossip else "workers"
+            name = next(name for name in type(config).model_fields if getattr(config, name) is section)
             yield f"{name}.{low}", f"must not be above {high}, {getattr(section, high):g}"
+    yield from _peers(config)
+
+
+def _peers(config: Config) -> Iterator[tuple[str, str]]:
+    peers = config.peers
+    for network in peers.exempt_networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            yield "peers.exempt_networks", f"must be networks like 192.168.0.0/16, got {network!r}"
+    burst_bytes = peers.newcomer_part * peers.bytes_per_second * peers.burst_seconds
+    if burst_bytes < _LARGEST_MESSAGE_BYTES:
+        yield (
+            "peers.bytes_per_second",
+            f"times newcomer_part and burst_seconds must be at least {_LARGEST_MESSAGE_BYTES}, so that a new "
+            f"peer can send the largest message, got {burst_bytes:.0f}",
+        )
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, str]]:

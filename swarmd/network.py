@@ -14,14 +14,20 @@ from swarmd_protocol.messages import NodeRecordMessage
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
 
 from swarmd import __version__
-from swarmd.config import Config
+from swarmd.config import Config, PeersSection
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.dialer import Backoff
+from swarmd.gossip.door import PeerDoor
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
+from swarmd.gossip.neighbourhood import Neighbourhoods
 from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
 from swarmd.gossip.publisher import Author, Publisher
 from swarmd.gossip.records import NodeRecords, record_check
+from swarmd.gossip.reputation import Reputation, ReputationSettings
+from swarmd.gossip.seen import ReplayWindow
+from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import Subscriber
+from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
 from swarmd.loops.state import LoopState
 from swarmd.paths import Home
@@ -30,7 +36,7 @@ from swarmd.tasks.manifest import Manifest
 log = logging.getLogger("swarmd.network")
 
 PEERS_SAVE_SECONDS = 60.0
-PEERS_LOOK_SECONDS = 5.0
+PEERS_LOOK_SECONDS = 1.0
 
 
 class Network:
@@ -51,6 +57,11 @@ class Network:
         self._group_limits = manifest.group_limits(
             gossip.max_message_age_seconds, gossip.max_clock_skew_seconds
         )
+        self.neighbourhoods = Neighbourhoods(config.peers.exempt_networks)
+        self.reputation = Reputation(_settings(config.peers), self.neighbourhoods.of, time.time)
+        self.shares = PeerShares(
+            _share(config.peers), self.neighbourhoods, self.reputation.is_new, time.monotonic
+        )
         self.transport = Libp2pTransport(
             Libp2pSettings(
                 identity_path=home.identity_key,
@@ -62,13 +73,22 @@ class Network:
                 redial=Backoff(gossip.redial_min_seconds, gossip.redial_max_seconds),
             ),
             record_check(verify),
+            self.reputation.is_closed,
         )
-        self.peers = PeerBook(identity.peer_id)
+        self.peers = PeerBook(identity.peer_id, self.reputation)
         self._recent = RecentGroups(
             max(1, gossip.catch_up_groups), gossip.catch_up_bytes, self._group_limits.max_age_ms
         )
+        remembered_seconds = gossip.max_message_age_seconds + gossip.max_clock_skew_seconds
         self._subscription = self.transport.subscribe(
-            rollouts_topic(manifest.swarm_id), gossip.receive_queue_messages
+            Subscription(
+                rollouts_topic(manifest.swarm_id),
+                gossip.receive_queue_messages,
+                PeerDoor(self.peers, self.shares, ReplayWindow(remembered_seconds)),
+                capacity_bytes=gossip.receive_queue_bytes,
+                # Where there are several verifiers, no peer has all of them.
+                at_once=max(1, config.rewards.verifiers - 1),
+            )
         )
         self.subscriber = Subscriber(
             identity.peer_id,
@@ -78,10 +98,14 @@ class Network:
             self._group_limits,
             self.peers,
             self._recent,
+            self.shares,
         )
 
     async def __aenter__(self) -> Network:
         """Bring the transport up. Raises NetworkError when p2pd does not start."""
+        problem = self.reputation.load(self._home.reputation_file)
+        if problem is not None:
+            log.warning("%s", problem)
         self.transport.add_known_peers(load_known_peers(self._home.peers_file))
         server = CatchUpServer(
             self._manifest.swarm_id,
@@ -154,7 +178,9 @@ class Network:
         saved_at = time.monotonic()
         while True:
             await asyncio.sleep(PEERS_LOOK_SECONDS)
-            self.peers.note_connected(self.transport.state.connected)
+            connected = self.transport.state.connected
+            self.peers.note_connected(connected)
+            self.neighbourhoods.note_connected(connected)
             if time.monotonic() - saved_at > PEERS_SAVE_SECONDS:
                 saved_at = time.monotonic()
                 self._save_peers()
@@ -162,8 +188,9 @@ class Network:
     def _save_peers(self) -> None:
         try:
             save_known_peers(self._home.peers_file, self.peers.known_peers(), self.transport.state.connected)
+            self.reputation.save(self._home.reputation_file)
         except OSError as error:
-            # A convenience for the next run; this one goes on without.
+            # For the next run; this one goes on without.
             log.warning("peers cannot be remembered: %s", error.strerror or error)
 
     def _describe(self) -> NodeRecordMessage:
@@ -176,3 +203,26 @@ class Network:
             addresses=self.transport.state.addresses[:16],
             created_ms=int(time.time() * 1000),
         )
+
+
+def _share(peers: PeersSection) -> Share:
+    return Share(
+        messages_per_second=peers.messages_per_second,
+        bytes_per_second=peers.bytes_per_second,
+        verifier_seconds_per_second=peers.verifier_share,
+        burst_seconds=peers.burst_seconds,
+        newcomer_part=peers.newcomer_part,
+        neighbourhood_shares=peers.neighbourhood_shares,
+    )
+
+
+def _settings(peers: PeersSection) -> ReputationSettings:
+    return ReputationSettings(
+        half_life_seconds=peers.half_life_seconds,
+        ignore_below=peers.ignore_below,
+        close_below=peers.close_below,
+        ignore_seconds=peers.ignore_seconds,
+        backoff_min_seconds=peers.backoff_min_seconds,
+        backoff_max_seconds=peers.backoff_max_seconds,
+        newcomer_groups=peers.newcomer_groups,
+    )

@@ -64,6 +64,11 @@ class Home:
         return self.state / "peers.json"
 
     @property
+    def reputation_file(self) -> Path:
+        """What was made of peers in earlier runs, and whom the operator banned or allowed, as JSON."""
+        return self.state / "reputation.json"
+
+    @property
     def checkpoints(self) -> Path:
         """One folder per checkpoint."""
         return self.folder / "checkpoints"

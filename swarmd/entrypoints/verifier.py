@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import time
+
+import msgspec
 
 from swarmd.errors import SwarmdError
 from swarmd.rewards.isolation import Isolation
@@ -61,7 +64,9 @@ class Verifier:
 
     def score(self, request: ScoreRequest) -> ScoreReply:
         """Rewards of one group."""
-        return self._ready().score(request.reference, request.completions_G)
+        began = time.monotonic()
+        reply = self._ready().score(request.reference, request.completions_G)
+        return msgspec.structs.replace(reply, seconds=time.monotonic() - began)
 
     def _ready(self) -> Scorer:
         if self._scorer is None:

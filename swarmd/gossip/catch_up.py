@@ -19,7 +19,8 @@ from swarmd_protocol.topics import CATCH_UP_PROTOCOL
 from swarmd_protocol.validation import check_catch_up_request
 
 from swarmd.errors import NetworkError
-from swarmd.gossip.transport import MAX_REPLY_BYTES, Received, Subscription, Transport
+from swarmd.gossip.subscription import Received, Subscription
+from swarmd.gossip.transport import MAX_REPLY_BYTES, Transport
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class CatchUp:
         envelopes = reply.envelopes[: request.max_groups]
         # Newest first on the wire; the queue keeps the newest when it overflows.
         for envelope in reversed(envelopes):
-            self._subscription.push(Received(peer_id, envelope))
+            self._subscription.push(Received(peer_id, envelope, asked_for=True))
         self.result = CatchUpResult(
             self.result.envelopes + len(envelopes),
             self.result.bytes + sum(map(len, envelopes)),

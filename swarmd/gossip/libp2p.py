@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,12 +27,12 @@ from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
 from swarmd.gossip.libp2p_records import Records
 from swarmd.gossip.listen import ListenPorts, is_loopback
+from swarmd.gossip.subscription import Subscription
 from swarmd.gossip.transport import (
     KnownPeer,
     RecordCheck,
     RequestError,
     RequestHandler,
-    Subscription,
     TransportDownError,
     TransportState,
     check_message_size,
@@ -42,6 +42,8 @@ from swarmd.gossip.transport import (
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
+_WATCH_CLOSED_SECONDS = 0.25
+"""While a peer that is closed keeps coming back: p2pd has no gate, so it is put out again and again."""
 _MEET_AGAIN_SECONDS = 3.0
 _RESUBSCRIBE_SECONDS = 0.2
 _LOOK_TIMEOUT_SECONDS = 3.0
@@ -77,11 +79,19 @@ class Libp2pTransport:
     Args:
         settings: how to be on the network.
         record_check: whether this node holds a record for others.
+        is_closed: whether no connection with a peer is wanted: it is not dialled and not answered, and
+            a connection it opens is closed within a second or two.
     """
 
-    def __init__(self, settings: Libp2pSettings, record_check: RecordCheck) -> None:
+    def __init__(
+        self,
+        settings: Libp2pSettings,
+        record_check: RecordCheck,
+        is_closed: Callable[[str], bool] = lambda peer_id: False,
+    ) -> None:
         self._settings = settings
         self._record_check = record_check
+        self._is_closed = is_closed
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, RequestHandler] = {}
         self._dialers = [
@@ -154,12 +164,11 @@ class Libp2pTransport:
         check_message_size(data)
         await self._living().daemon.publish(topic, data)
 
-    def subscribe(self, topic: str, capacity: int) -> Subscription:
-        """Receive a topic from now on."""
-        if topic in self._subscriptions:
-            raise ValueError(f"topic {topic!r} has a subscription already")
-        subscription = Subscription(topic, capacity)
-        self._subscriptions[topic] = subscription
+    def subscribe(self, subscription: Subscription) -> Subscription:
+        """Receive its topic from now on."""
+        if subscription.topic in self._subscriptions:
+            raise ValueError(f"topic {subscription.topic!r} has a subscription already")
+        self._subscriptions[subscription.topic] = subscription
         if self._life is not None:
             self._life.spawn(self._pump(self._life.daemon, subscription))
         return subscription
@@ -270,7 +279,7 @@ class Libp2pTransport:
             life.records = await Records.create(life.daemon, self._record_check)
             await self._look(life.daemon)
             for protocol, handler in self._handlers.items():
-                await libp2p_streams.serve(life.daemon, protocol, handler)
+                await libp2p_streams.serve(life.daemon, protocol, handler, self._is_closed)
         except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
             log.warning("p2pd could not be set up (%s); ending it", one_line(str(error)))
             life.daemon.kill()
@@ -285,7 +294,7 @@ class Libp2pTransport:
 
     async def _serve(self, life: _Life, protocol: str, handler: RequestHandler) -> None:
         try:
-            await libp2p_streams.serve(life.daemon, protocol, handler)
+            await libp2p_streams.serve(life.daemon, protocol, handler, self._is_closed)
         except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
             log.warning("p2pd refused protocol %s (%s); ending it", protocol, one_line(str(error)))
             life.daemon.kill()
@@ -303,8 +312,9 @@ class Libp2pTransport:
     async def _watch(self, life: _Life) -> None:
         """Keep the snapshot fresh, meet new peers in the DHT, dial known ones, kill a deaf p2pd."""
         unanswered = 0
+        closed: list[str] = []
         while True:
-            await asyncio.sleep(_WATCH_SECONDS)
+            await asyncio.sleep(_WATCH_CLOSED_SECONDS if closed else _WATCH_SECONDS)
             try:
                 await self._look(life.daemon)
             except NetworkError as error:
@@ -314,9 +324,12 @@ class Libp2pTransport:
                     life.daemon.kill()
                 continue
             unanswered = 0
+            closed = [peer_id for peer_id in self._connected if self._is_closed(peer_id)]
+            for peer_id in closed:
+                life.spawn(self._disconnect(life.daemon, peer_id))
             now = time.monotonic()
             for peer_id in life.records.unmet(self._connected):
-                if life.meet_after.get(peer_id, 0.0) <= now:
+                if not self._is_closed(peer_id) and life.meet_after.get(peer_id, 0.0) <= now:
                     life.meet_after[peer_id] = now + _MEET_AGAIN_SECONDS
                     life.spawn(life.records.meet(peer_id))
             life.meet_after = {
@@ -336,8 +349,17 @@ class Libp2pTransport:
             raise RequestError(f"p2pd did not answer in {_LOOK_TIMEOUT_SECONDS:g} s") from error
         self._connected = connected
 
+    async def _disconnect(self, daemon: P2PDaemon, peer_id: str) -> None:
+        try:
+            await daemon.disconnect(peer_id)
+        except NetworkError as error:
+            # It may have gone by itself; one that is still there is tried again in a second.
+            log.debug("closing the connection with %s: %s", peer_id, error)
+
     async def _dial(self, peer_id: str, address: str) -> None:
         """Connect to a peer at one address, which may come from a stranger. Raises NetworkError."""
+        if self._is_closed(peer_id):
+            raise RequestError("this node has closed itself to that peer: see `swarmd peers`")
         bare = address.removesuffix("/").removesuffix(f"/p2p/{peer_id}")
         try:
             Multiaddr(bare)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -33,7 +34,8 @@ from swarmd.gossip.libp2p_bindings import (
     write_pbmsg,
 )
 from swarmd.gossip.listen import is_loopback
-from swarmd.gossip.transport import Received, RequestError, TransportDownError
+from swarmd.gossip.subscription import Received
+from swarmd.gossip.transport import RequestError, TransportDownError
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +162,15 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
         )
         await self._ask(request, timeout_seconds + _CONTROL_TIMEOUT_SECONDS)
 
+    async def disconnect(self, peer_id: str) -> None:
+        """Close all connections with a peer. It may open new ones. Raises RequestError."""
+        peer = PeerID.from_base58(peer_id).to_bytes()
+        await self._ask(
+            p2pd_pb2.Request(
+                type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=peer)
+            )
+        )
+
     async def publish(self, topic: str, data: bytes) -> None:
         """Hand a message to GossipSub."""
         await self._ask(_pubsub(p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=data)))
@@ -175,7 +186,8 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
                     message = p2pd_pb2.PSMessage()
                     await read_pbmsg_safe(reader, message)
                     # "from" is a Python keyword. p2pd has checked the signature of this peer.
-                    yield Received(str(PeerID(getattr(message, "from"))), message.data)
+                    source = _peer_name(getattr(message, "from"))
+                    yield Received(source, message.data, int.from_bytes(message.seqno, "big"))
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 raise TransportDownError("p2pd ended") from error
 
@@ -299,6 +311,12 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
             raise RequestError(f"p2pd did not answer in {timeout_seconds:g} s") from error
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             raise TransportDownError("p2pd ended") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _peer_name(peer_id: bytes) -> str:
+    """Base58 of a peer id. Remembered: it costs more than the rest of receiving a message."""
+    return str(PeerID(peer_id))
 
 
 def one_line(text: str) -> str:

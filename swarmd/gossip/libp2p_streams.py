@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from swarmd.errors import NetworkError
 from swarmd.gossip.libp2p_bindings import StreamInfo
@@ -42,14 +43,20 @@ async def request(
         raise RequestError(f"no reply in {timeout_seconds:g} s") from error
 
 
-async def serve(daemon: P2PDaemon, protocol: str, handler: RequestHandler) -> None:
-    """Answer streams of a protocol for as long as p2pd lives."""
+async def serve(
+    daemon: P2PDaemon, protocol: str, handler: RequestHandler, is_closed: Callable[[str], bool]
+) -> None:
+    """Answer streams of a protocol for as long as p2pd lives, except to peers for whom `is_closed`."""
     busy: dict[str, int] = {}
 
     async def answer(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer_id = str(info.peer_id)
         try:
-            if sum(busy.values()) >= _AT_ONCE or busy.get(peer_id, 0) >= _AT_ONCE_PER_PEER:
+            if (
+                is_closed(peer_id)
+                or sum(busy.values()) >= _AT_ONCE
+                or busy.get(peer_id, 0) >= _AT_ONCE_PER_PEER
+            ):
                 return
             busy[peer_id] = busy.get(peer_id, 0) + 1
             try:

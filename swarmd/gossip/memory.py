@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from swarmd.gossip.subscription import Received, Subscription
 from swarmd.gossip.transport import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     KnownPeer,
-    Received,
     RequestError,
     RequestHandler,
-    Subscription,
     TransportDownError,
     TransportState,
     check_message_size,
@@ -168,12 +167,12 @@ class InMemoryTransport:
         self._require_up()
         self._network.broadcast(self._peer_id, topic, data)
 
-    def subscribe(self, topic: str, capacity: int) -> Subscription:
-        """Receive a topic from now on."""
-        if topic in self._subscriptions:
-            raise ValueError(f"topic {topic!r} has a subscription already")
-        self._subscriptions[topic] = Subscription(topic, capacity)
-        return self._subscriptions[topic]
+    def subscribe(self, subscription: Subscription) -> Subscription:
+        """Receive its topic from now on."""
+        if subscription.topic in self._subscriptions:
+            raise ValueError(f"topic {subscription.topic!r} has a subscription already")
+        self._subscriptions[subscription.topic] = subscription
+        return subscription
 
     async def put_record(self, key: str, value: bytes, ttl_seconds: float) -> bool:
         """Store our record in the network."""

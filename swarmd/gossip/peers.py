@@ -1,5 +1,6 @@
 """What this node knows about its peers: what they say of themselves, and what became of what they
-sent. Bounded: among many peers, the one not heard from for longest is forgotten first.
+sent. Bounded: those without an accepted group are forgotten first, the one not heard from for longest
+before others, so that a crowd of new keys displaces itself.
 
 Peers with addresses are remembered in a file, so that the next run finds them without a bootstrap peer.
 """
@@ -17,6 +18,7 @@ import msgspec
 from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import NodeRecordMessage
 
+from swarmd.gossip.reputation import Reputation, ReputationView
 from swarmd.gossip.transport import KnownPeer
 
 _MOST_PEERS = 1024
@@ -39,8 +41,10 @@ class PeerView(msgspec.Struct, frozen=True):
     """Groups of this author that passed all checks and were scored."""
     rejected: dict[str, int]
     """What was not accepted, by reason."""
-    last_seen_seconds: float
-    """Since anything was last heard of the peer."""
+    last_seen_seconds: float | None
+    """Since anything was last heard of the peer. None: not in this run."""
+    reputation: ReputationView | None
+    """None where nobody is a stranger and no reputation is kept."""
 
 
 @dataclass
@@ -56,6 +60,7 @@ class PeerBook:
 
     Args:
         own_peer_id: left out of the views.
+        reputation: told what became of messages, asked whom to listen to. None: everybody is listened to.
         clock: monotonic seconds.
         most_peers: how many are kept.
     """
@@ -63,13 +68,17 @@ class PeerBook:
     def __init__(
         self,
         own_peer_id: str,
+        reputation: Reputation | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_peers: int = _MOST_PEERS,
     ) -> None:
+        self.reputation = reputation
         self._own_peer_id = own_peer_id
         self._clock = clock
         self._most_peers = most_peers
-        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._strangers: OrderedDict[str, _Peer] = OrderedDict()
+        self._proven: OrderedDict[str, _Peer] = OrderedDict()
+        """Those with an accepted group."""
         self._rejected: Counter[Reason] = Counter()
         self._accepted = 0
 
@@ -83,15 +92,30 @@ class PeerBook:
         """What was not accepted from anybody since the start, by reason."""
         return {reason.value: count for reason, count in self._rejected.items()}
 
-    def note_accepted(self, peer_id: str) -> None:
-        """A group of this author was scored and offered to the buffer."""
-        self._peer(peer_id).accepted += 1
-        self._accepted += 1
+    def refusal(self, peer_id: str) -> Reason | None:
+        """Why nothing is taken from this peer now, or None."""
+        return self.reputation.refusal(peer_id) if self.reputation else None
 
-    def note_rejected(self, peer_id: str, reason: Reason, times: int = 1) -> None:
+    def note_accepted(self, peer_id: str, *, useful: bool) -> None:
+        """A group of this author was scored and offered to the buffer. useful: its rewards differ."""
+        peer = self._peer(peer_id)
+        peer.accepted += 1
+        if peer_id in self._strangers:
+            self._proven[peer_id] = self._strangers.pop(peer_id)
+        self._accepted += 1
+        if self.reputation:
+            self.reputation.note_valid(peer_id, useful)
+
+    def note_rejected(self, peer_id: str, reason: Reason) -> None:
         """Something this peer wrote or passed on was not accepted."""
-        self._peer(peer_id).rejected[reason] += times
-        self._rejected[reason] += times
+        self._peer(peer_id).rejected[reason] += 1
+        self._rejected[reason] += 1
+        if self.reputation:
+            self.reputation.note_refused(peer_id, reason)
+
+    def note_unattributed(self, reason: Reason) -> None:
+        """Something was not accepted, and nobody knows whose doing it was."""
+        self._rejected[reason] += 1
 
     def note_record(self, peer_id: str, record: NodeRecordMessage) -> None:
         """A checked record of this peer. An older one than the one at hand changes nothing."""
@@ -105,49 +129,59 @@ class PeerBook:
             self._peer(peer_id)
 
     def views(self, connected: Iterable[str]) -> tuple[PeerView, ...]:
-        """All peers, the connected ones first, then by how recently they were heard of."""
-        now = self._clock()
+        """All peers, the connected ones first, then by how recently they were heard of. Those the
+        operator named are among them, heard of or not.
+        """
         online = set(connected)
         views = [
-            _view(peer_id, peer, peer_id in online, now)
-            for peer_id, peer in self._peers.items()
+            self._view(peer_id, peer, peer_id in online)
+            for peer_id, peer in (*self._strangers.items(), *self._proven.items())
             if peer_id != self._own_peer_id
         ]
-        return tuple(sorted(views, key=lambda view: (not view.connected, view.last_seen_seconds)))
+        heard_of = {view.peer_id for view in views}
+        named = self.reputation.named() if self.reputation else ()
+        views += [self._view(peer_id, None, False) for peer_id in named if peer_id not in heard_of]
+        return tuple(sorted(views, key=_most_recent_first))
 
     def known_peers(self) -> tuple[KnownPeer, ...]:
         """Peers with addresses, the most recently heard of last."""
         return tuple(
             KnownPeer(peer_id, peer.record.addresses)
-            for peer_id, peer in self._peers.items()
+            for peer_id, peer in (*self._strangers.items(), *self._proven.items())
             if peer.record is not None and peer.record.addresses and peer_id != self._own_peer_id
         )
 
     def _peer(self, peer_id: str) -> _Peer:
-        peer = self._peers.get(peer_id)
+        kept = self._proven if peer_id in self._proven else self._strangers
+        peer = kept.get(peer_id)
         if peer is None:
-            peer = self._peers[peer_id] = _Peer(self._clock())
-            while len(self._peers) > self._most_peers:
-                self._peers.popitem(last=False)
+            peer = kept[peer_id] = _Peer(self._clock())
+            while len(self._strangers) + len(self._proven) > self._most_peers:
+                (self._strangers if len(self._strangers) > 1 else self._proven).popitem(last=False)
         peer.seen_at = self._clock()
-        self._peers.move_to_end(peer_id)
+        kept.move_to_end(peer_id)
         return peer
 
+    def _view(self, peer_id: str, peer: _Peer | None, connected: bool) -> PeerView:
+        record = peer.record if peer else None
+        return PeerView(
+            peer_id=peer_id,
+            name=record.name if record else "",
+            model=record.model if record else "",
+            round=record.round if record else None,
+            policy_version=record.policy_version if record else None,
+            addresses=record.addresses if record else (),
+            connected=connected,
+            accepted=peer.accepted if peer else 0,
+            rejected={reason.value: count for reason, count in peer.rejected.items()} if peer else {},
+            last_seen_seconds=self._clock() - peer.seen_at if peer else None,
+            reputation=self.reputation.view(peer_id) if self.reputation else None,
+        )
 
-def _view(peer_id: str, peer: _Peer, connected: bool, now: float) -> PeerView:
-    record = peer.record
-    return PeerView(
-        peer_id=peer_id,
-        name=record.name if record else "",
-        model=record.model if record else "",
-        round=record.round if record else None,
-        policy_version=record.policy_version if record else None,
-        addresses=record.addresses if record else (),
-        connected=connected,
-        accepted=peer.accepted,
-        rejected={reason.value: count for reason, count in peer.rejected.items()},
-        last_seen_seconds=now - peer.seen_at,
-    )
+
+def _most_recent_first(view: PeerView) -> tuple[bool, float]:
+    seen = view.last_seen_seconds
+    return not view.connected, float("inf") if seen is None else seen
 
 
 def save_known_peers(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Self
 
@@ -20,9 +19,12 @@ from swarmd_protocol.validation import GroupLimits, check_group
 
 from swarmd.gossip.catch_up import RecentGroups
 from swarmd.gossip.peers import PeerBook
-from swarmd.gossip.transport import Received, Subscription
+from swarmd.gossip.seen import PolicyVersions, SeenGroups
+from swarmd.gossip.shares import PeerShares
+from swarmd.gossip.subscription import Received, Subscription
 
-SEEN_GROUPS = 65_536
+_OF_THE_BEARER = frozenset({Reason.DUPLICATE, Reason.STALE})
+"""Whoever holds a group back or sends it again is at fault, not who once signed it."""
 
 
 class OpenedGroup(msgspec.Struct, frozen=True):
@@ -30,11 +32,14 @@ class OpenedGroup(msgspec.Struct, frozen=True):
 
     author: str
     """Peer id."""
+    source: str
+    """Peer id of who sent it here."""
     message: RolloutGroupMessage
 
 
 class Subscriber:
-    """Iterates over checked groups. Several consumers may iterate; each group goes to one.
+    """Iterates over checked groups. Several consumers may iterate; each group goes to one, which says
+    `done` when it is.
 
     Args:
         own_peer_id: own groups that come back by catch-up are passed over.
@@ -43,6 +48,7 @@ class Subscriber:
         envelope_limits, group_limits: what is accepted.
         peers: counts by peer what was not accepted.
         recent: holds accepted envelopes for peers that catch up.
+        shares: says whether an author has verifier time left. None: everybody has.
         wall_clock: seconds since the epoch.
     """
 
@@ -55,6 +61,7 @@ class Subscriber:
         group_limits: GroupLimits,
         peers: PeerBook,
         recent: RecentGroups,
+        shares: PeerShares | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.received = 0
@@ -68,8 +75,10 @@ class Subscriber:
         self._group_limits = group_limits
         self._peers = peers
         self._recent = recent
+        self._shares = shares
         self._wall_clock = wall_clock
-        self._seen: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._seen = SeenGroups((group_limits.max_age_ms + group_limits.max_skew_ms) / 1000)
+        self._versions = PolicyVersions()
 
     @property
     def dropped(self) -> int:
@@ -86,39 +95,51 @@ class Subscriber:
             opened = self._open(received)
             # A flood of bad messages must not keep the loop from everything else.
             await asyncio.sleep(0)
-            if opened is not None:
+            if isinstance(opened, OpenedGroup):
                 self.opened += 1
                 return opened
+            if opened is not None:
+                self._peers.note_rejected(*opened)
+            self._subscription.release(received.source)
 
-    def _open(self, received: Received) -> OpenedGroup | None:
+    def done(self, opened: OpenedGroup) -> None:
+        """The consumer is done with this group: the next one of the same peer may follow."""
+        self._subscription.release(opened.source)
+
+    def _open(self, received: Received) -> OpenedGroup | tuple[str, Reason] | None:
+        """The group, or who is at fault for what. None: our own, come back."""
+        source = received.source
+        # A peer may have lost its good name while its messages waited.
+        refusal = self._peers.refusal(source)
+        if refusal is not None:
+            return source, refusal
         now_ms = int(self._wall_clock() * 1000)
         envelope = open_envelope(received.data, self._verify, self._envelope_limits, now_ms)
         if isinstance(envelope, Refusal):
             # Who is named as the author has not been proven: it is on the peer that sent it.
-            self._peers.note_rejected(received.source, envelope.reason)
-            return None
+            return source, envelope.reason
         author = peer_id_of(envelope.author)
         if author == self._own_peer_id:
             return None
-        message = decode(envelope.payload, RolloutGroupMessage)
+        reason = self._refusal_of(author)
+        message = decode(envelope.payload, RolloutGroupMessage) if reason is None else Refusal(reason)
         if isinstance(message, Refusal):
-            self._peers.note_rejected(author, message.reason)
-            return None
-        reason = check_group(message, self._group_limits, now_ms)
-        if reason is None and not self._is_new(envelope.author, message.group_id):
-            reason = Reason.DUPLICATE
+            return author, message.reason
+        reason = check_group(message, self._group_limits, now_ms) or self._history(envelope.author, message)
         if reason is not None:
-            self._peers.note_rejected(author, reason)
-            return None
+            return source if reason in _OF_THE_BEARER else author, reason
         self._recent.add(received.data, message.created_ms)
-        return OpenedGroup(author, message)
+        return OpenedGroup(author, source, message)
 
-    def _is_new(self, author: bytes, group_id: bytes) -> bool:
-        """Whether the group was not seen before. Remembers it."""
-        key = (author, group_id)
-        if key in self._seen:
-            return False
-        self._seen[key] = None
-        while len(self._seen) > SEEN_GROUPS:
-            self._seen.popitem(last=False)
-        return True
+    def _refusal_of(self, author: str) -> Reason | None:
+        """Why nothing that this peer signed is looked at now, whoever passed it on."""
+        refusal = self._peers.refusal(author)
+        if refusal is None and self._shares is not None and not self._shares.has_verifier_time(author):
+            return Reason.RATE_LIMITED
+        return refusal
+
+    def _history(self, author: bytes, message: RolloutGroupMessage) -> Reason | None:
+        """Why a group does not fit to what the author sent before. Remembers it."""
+        if not self._seen.add(author, message.group_id):
+            return Reason.DUPLICATE
+        return None if self._versions.follows(author, message.policy_version) else Reason.VERSION_JUMP

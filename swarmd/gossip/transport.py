@@ -8,8 +8,6 @@ other peer.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Protocol, Self
@@ -17,6 +15,7 @@ from typing import Protocol, Self
 import msgspec
 
 from swarmd.errors import NetworkError
+from swarmd.gossip.subscription import Subscription
 
 MAX_MESSAGE_BYTES = 1_000_000
 """Largest published message. p2pd silently drops messages whose frame passes 1 MiB."""
@@ -38,14 +37,6 @@ class TransportDownError(NetworkError):
 
 class RequestError(NetworkError):
     """A request to a peer failed: unreachable, too slow, protocol unknown to it, or a broken reply."""
-
-
-class Received(msgspec.Struct, frozen=True):
-    """One published message as it arrived."""
-
-    source: str
-    """Peer id of the node that published it, as its transport signature shows; not of the relayer."""
-    data: bytes
 
 
 class BootstrapStatus(msgspec.Struct, frozen=True):
@@ -90,53 +81,6 @@ RecordCheck = Callable[[str, bytes], bool]
 """(subkey, value) -> whether this node is willing to hold the record for others."""
 
 
-class Subscription:
-    """The messages of one topic, in the order they arrived, without our own.
-
-    Holds at most `capacity` messages; when full the oldest is dropped and counted in `dropped`.
-    Several consumers may iterate, each message goes to one. Iteration ends when the transport closes.
-    """
-
-    def __init__(self, topic: str, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {capacity}")
-        self.topic = topic
-        self.dropped = 0
-        self._capacity = capacity
-        self._waiting: deque[Received] = deque()
-        self._wake = asyncio.Event()
-        self._closed = False
-
-    def push(self, received: Received) -> None:
-        """Called by the transport for each message, and by catch-up."""
-        if self._closed:
-            return
-        if len(self._waiting) >= self._capacity:
-            self._waiting.popleft()
-            self.dropped += 1
-        self._waiting.append(received)
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the iteration after the messages that already wait."""
-        self._closed = True
-        self._wake.set()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Received:
-        while not self._waiting:
-            if self._closed:
-                raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        return self._waiting.popleft()
-
-
 class Transport(Protocol):
     """Gossip topics, expiring records and request streams among peers named by their peer ids."""
 
@@ -164,8 +108,8 @@ class Transport(Protocol):
         Raises MessageTooLargeError above MAX_MESSAGE_BYTES, TransportDownError while down.
         """
 
-    def subscribe(self, topic: str, capacity: int) -> Subscription:
-        """Receive a topic from now on, also across restarts of p2pd. Once per topic."""
+    def subscribe(self, subscription: Subscription) -> Subscription:
+        """Receive its topic from now on, also across restarts of p2pd. Once per topic."""
 
     async def put_record(self, key: str, value: bytes, ttl_seconds: float) -> bool:
         """Store `value` under (key, own peer id), replacing our earlier one. It expires unless renewed.

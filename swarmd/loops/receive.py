@@ -15,6 +15,7 @@ from swarmd_protocol.messages import RolloutGroupMessage
 
 from swarmd.errors import WorkerError
 from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.shares import PeerShares
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
 from swarmd.loops.state import LoopState
 from swarmd.replay.buffer import Drop, ReplayBuffer
@@ -41,6 +42,8 @@ class ReceiveLoop:
     peers: PeerBook
     verifiers: int
     """Groups scored at the same time."""
+    shares: PeerShares | None = None
+    """Told how long scoring took. None: everybody has as much as there is."""
     tokenizer_fingerprint: str | None = None
     """Log-probabilities are kept from senders whose tokenizer has this fingerprint; None: from nobody."""
 
@@ -53,22 +56,27 @@ class ReceiveLoop:
     async def _lane(self, state: LoopState) -> None:
         async for opened in self.subscriber:
             try:
-                reason = await self._receive(opened, state)
+                group = await self._receive(opened, state)
             except WorkerError as error:
                 await state.note_failure(LOOP, error)
-                reason = Reason.SCORING_FAILED
+                group = Reason.SCORING_FAILED
             else:
                 state.problems.pop(LOOP, None)
-            if reason is None:
-                self.peers.note_accepted(opened.author)
+            finally:
+                self.subscriber.done(opened)
+            if isinstance(group, RolloutGroup):
+                self.peers.note_accepted(opened.author, useful=group.has_signal)
                 state.notify()
             else:
-                self.peers.note_rejected(opened.author, reason)
+                self.peers.note_rejected(opened.author, group)
 
-    async def _receive(self, opened: OpenedGroup, state: LoopState) -> Reason | None:
+    async def _receive(self, opened: OpenedGroup, state: LoopState) -> RolloutGroup | Reason:
         message = opened.message
         texts_G = tuple(completion.text for completion in message.completions)
+        began = time.monotonic()
         score = await self.verifier.score(message.task, texts_G)
+        if self.shares is not None:
+            self.shares.charge_verifier(opened.author, score.seconds or time.monotonic() - began)
         if score.question is None:
             crashed = ScoreReason.CRASHED in score.reasons_G
             return Reason.SCORING_FAILED if crashed else Reason.NOT_REGENERATED
@@ -91,7 +99,7 @@ class ReceiveLoop:
         )
         state.external_since_round.add(group.mean_reward)
         dropped = self.buffer.add_external(group)
-        return _PEER_REASONS.get(dropped) if dropped is not None else None
+        return _PEER_REASONS.get(dropped, group) if dropped is not None else group
 
     def _completions(self, message: RolloutGroupMessage) -> tuple[Completion, ...]:
         behaviour = message.behaviour

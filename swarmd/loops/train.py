@@ -48,11 +48,10 @@ class TrainLoop:
         while not self.rounds or state.round < self.rounds:
             began = time.monotonic()
             await state.until(TRAIN, lambda: self._missing(state) == 0, lambda: self._waits_for(state))
-            batch = self.sampler.draw(state.policy_version, state.in_flight)
+            batch = self.sampler.draw(state.policy_version)
             if batch is None:
                 continue
             # Groups left the queue: the rollout loop may go on while the trainer works.
-            state.is_stepping = True
             state.notify()
             stepped = time.monotonic()
             try:
@@ -60,8 +59,6 @@ class TrainLoop:
             except WorkerError as error:
                 await state.note_failure(TRAIN, error)
                 continue
-            finally:
-                state.is_stepping = False
             state.problems.pop(TRAIN, None)
             state.policy_version = reply.policy_version
             state.external_used += batch.external
@@ -73,7 +70,7 @@ class TrainLoop:
             await self.on_round(Round(state.round, batch, reply.metrics, now - stepped, stepped - began))
 
     def _missing(self, state: LoopState) -> int:
-        return self.sampler.missing(state.policy_version, state.in_flight)
+        return self.sampler.missing(state.policy_version)
 
     def _waits_for(self, state: LoopState) -> str:
         missing = self._missing(state)

@@ -2,18 +2,15 @@
 
 The draw over peers' groups is uniform, as in the paper (arXiv 2509.08721, section 3). Where fewer
 than J are at hand the batch is filled with own groups, so a node alone trains on I + J of its own.
-Own groups that could not be used in time otherwise go before external ones.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import msgspec
 
 from swarmd.replay.buffer import ReplayBuffer
-from swarmd.replay.pace import Pace
 from swarmd.types import RolloutGroup
 
 
@@ -24,47 +21,42 @@ class Batch(msgspec.Struct, frozen=True):
     external: int
     """How many of them are peers'."""
     filled: int
-    """How many own groups stand in for external ones that were not there or had to stand back."""
+    """How many own groups stand in for external ones that were not there."""
 
 
 class Sampler:
-    """Draws batches of own and peers' groups, in the sizes that `pace` names."""
+    """Draws batches of `local_groups` (I) own and up to `external_groups` (J) peers' groups."""
 
-    def __init__(self, buffer: ReplayBuffer, pace: Pace, generator: random.Random) -> None:
-        self.pace = pace
+    def __init__(
+        self, buffer: ReplayBuffer, *, local_groups: int, external_groups: int, generator: random.Random
+    ) -> None:
         self._buffer = buffer
+        self._local_groups = local_groups
+        self._external_groups = external_groups
         self._generator = generator
 
-    def missing(self, policy_version: int, in_flight: Sequence[int] = ()) -> int:
-        """How many more groups are needed before `draw` can fill a batch. 0: it can now.
+    @property
+    def batch_groups(self) -> int:
+        """Groups in a full batch, I + J."""
+        return self._local_groups + self._external_groups
 
-        `in_flight` are the versions that sample own groups now, oldest first.
-        """
-        own = self.pace.batch_groups - self._external(policy_version, in_flight)
-        return max(0, own - len(self._buffer.local_versions()))
+    def missing(self, policy_version: int) -> int:
+        """How many more groups are needed before `draw` can fill a batch. 0: it can now."""
+        external = min(self._external_groups, len(self._buffer.drawable()))
+        return max(0, self.batch_groups - external - self._buffer.local_waiting(policy_version))
 
-    def draw(self, policy_version: int, in_flight: Sequence[int] = ()) -> Batch | None:
+    def draw(self, policy_version: int) -> Batch | None:
         """A full batch, or None where too few groups are at hand.
 
         Own groups come oldest first and are used once. External ones are drawn uniformly without
         replacement; each use is counted by the buffer.
         """
-        if self.missing(policy_version, in_flight) > 0:
+        if self.missing(policy_version) > 0:
             return None
-        count = self._external(policy_version, in_flight)
-        external = self._generator.sample(self._buffer.drawable(), count)
+        drawable = self._buffer.drawable()
+        external = self._generator.sample(drawable, min(self._external_groups, len(drawable)))
         for group in external:
             self._buffer.mark_drawn(group)
-        filled = max(0, self.pace.external_groups - count)
-        local = self._buffer.take_local(self.pace.batch_groups - count)
-        return Batch(groups=local + tuple(external), external=count, filled=filled)
-
-    def _external(self, policy_version: int, in_flight: Sequence[int]) -> int:
-        """How many external groups the next batch has: J, less where own ones are due or none are there."""
-        pace = self.pace
-        due = 0
-        if pace.local_groups:
-            due = pace.due((*self._buffer.local_versions(), *in_flight), policy_version)
-        else:
-            self._buffer.forget_local(policy_version - pace.max_policy_lag)
-        return max(0, min(pace.external_groups, len(self._buffer.drawable()), pace.batch_groups - due))
+        filled = self._external_groups - len(external)
+        local = self._buffer.take_local(self._local_groups + filled)
+        return Batch(groups=local + tuple(external), external=len(external), filled=filled)

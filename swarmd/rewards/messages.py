@@ -77,6 +77,8 @@ class ScoreReply(msgspec.Struct, frozen=True):
     rewards_G: tuple[float, ...]
     reasons_G: tuple[str | None, ...]
     """A ScoreReason where the reward is 0 for another cause than a wrong answer."""
+    seconds: float = 0.0
+    """What scoring took in the verifier. 0: it did not live to say."""
 
 
 INITIALISE = Method("initialise", VerifierSettings, VerifierReady)

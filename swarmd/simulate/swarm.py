@@ -22,6 +22,7 @@ from swarmd.gossip.memory import InMemoryNetwork
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.publisher import Author, Publisher
 from swarmd.gossip.subscriber import Subscriber
+from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
 from swarmd.loops.receive import ReceiveLoop
 from swarmd.loops.rollout import RolloutLoop, Sampling
@@ -32,7 +33,6 @@ from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
 from swarmd.rewards.verifier import VerifierPool
-from swarmd.rooms import pace
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
@@ -158,7 +158,12 @@ class _Node:
             max_uses=replay.max_uses,
             clock=time.monotonic,
         )
-        sampler = Sampler(self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)))
+        sampler = Sampler(
+            self._buffer,
+            local_groups=replay.local_groups,
+            external_groups=replay.external_groups,
+            generator=random.Random(self._seeds.getrandbits(62)),
+        )
         trainer = TrainerClient(self._model.call, NO_DEADLINE_SECONDS)
         self.train = TrainLoop(sampler, trainer, config.node.rounds, self._note_round)
 
@@ -185,8 +190,8 @@ class _Node:
                 batch_questions=config.rollout.batch_questions,
                 max_new_tokens=self._max_new_tokens,
                 temperature=config.rollout.temperature,
+                max_ahead=config.schedule.max_ahead,
             ),
-            pace=pace(config),
             # Streams follow the plan's seed and the node's number: the same plan asks the same questions.
             source=TaskSource(self.manifest, f"simulated-{self.number}", config.node.seed),
             generator=self._generator,
@@ -215,7 +220,7 @@ class _Node:
         topic = rollouts_topic(manifest.swarm_id)
         subscriber = Subscriber(
             self.identity.peer_id,
-            self.transport.subscribe(topic, gossip.receive_queue_messages),
+            self.transport.subscribe(Subscription(topic, gossip.receive_queue_messages)),
             verify,
             manifest.envelope_limits(limits),
             limits,

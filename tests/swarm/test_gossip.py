@@ -25,6 +25,7 @@ from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
 from swarmd.gossip.publisher import Author, Publisher
 from swarmd.gossip.records import NodeRecords, fetch_manifests, record_check
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
+from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
 from swarmd.types import Completion, Prompt, RolloutGroup
 
@@ -81,7 +82,7 @@ class Node:
         self.recent = RecentGroups(100, 4_000_000, 600_000)
         author = Author(SWARM, self.identity.public_key, self.identity.sign)
         self.publisher = Publisher(self.transport, author, LIMITS, 900_000, "tiny", None, self.recent)
-        inbox = self.transport.subscribe(rollouts_topic(SWARM), 1_024)
+        inbox = self.transport.subscribe(Subscription(rollouts_topic(SWARM), 1_024))
         self.subscriber = Subscriber(
             self.identity.peer_id,
             inbox,

@@ -6,7 +6,8 @@ from swarmd_protocol.topics import CATCH_UP_PROTOCOL
 
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
-from swarmd.gossip.transport import MAX_REPLY_BYTES, Received, Subscription
+from swarmd.gossip.subscription import Received, Subscription
+from swarmd.gossip.transport import MAX_REPLY_BYTES
 
 SWARM = "ab" * 32
 NOW = 1_700_000_000.0
@@ -109,7 +110,7 @@ async def test_a_joiner_gets_what_a_peer_holds_oldest_first() -> None:
     task, inbox = await catch_up({"a": filled(5)})
     inbox.close()
     assert [received async for received in inbox] == [
-        Received("a", number.to_bytes(10, "big")) for number in range(5)
+        Received("a", number.to_bytes(10, "big"), asked_for=True) for number in range(5)
     ]
     assert (task.result.envelopes, task.result.bytes, task.result.peers) == (5, 50, 1)
 

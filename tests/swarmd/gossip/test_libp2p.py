@@ -19,13 +19,13 @@ from swarmd.errors import NetworkError
 from swarmd.gossip.dialer import Backoff
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
 from swarmd.gossip.listen import address_port
+from swarmd.gossip.subscription import Subscription
 from swarmd.gossip.transport import (
     MAX_MESSAGE_BYTES,
     MAX_RECORD_BYTES,
     KnownPeer,
     MessageTooLargeError,
     RequestError,
-    Subscription,
     TransportDownError,
 )
 from swarmd.identity import Identity
@@ -101,7 +101,7 @@ async def test_messages_travel_both_ways_and_name_their_author(
     pair: tuple[Libp2pTransport, Libp2pTransport],
 ) -> None:
     a, b = pair
-    inbox_a, inbox_b = a.subscribe("topic", 100), b.subscribe("topic", 100)
+    inbox_a, inbox_b = a.subscribe(Subscription("topic", 100)), b.subscribe(Subscription("topic", 100))
     await until_heard(a, inbox_b, b"from a")
     await until_heard(b, inbox_a, b"from b")
 
@@ -110,7 +110,7 @@ async def test_the_largest_message_arrives_and_a_larger_one_is_refused(
     pair: tuple[Libp2pTransport, Libp2pTransport],
 ) -> None:
     a, b = pair
-    inbox = b.subscribe("topic", 100)
+    inbox = b.subscribe(Subscription("topic", 100))
     await until_heard(a, inbox, b"mesh")
     largest = os.urandom(MAX_MESSAGE_BYTES)
     await a.publish("topic", largest)
@@ -125,7 +125,7 @@ async def test_a_killed_p2pd_comes_back_as_the_same_peer_with_all_it_did(
     pair: tuple[Libp2pTransport, Libp2pTransport],
 ) -> None:
     a, b = pair
-    inbox = b.subscribe("topic", 100)
+    inbox = b.subscribe(Subscription("topic", 100))
     await until_heard(a, inbox, b"before")
 
     async def echo(peer_id: str, data: bytes) -> bytes:
@@ -204,7 +204,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is(folder: Path) -> None:
 
 async def test_closing_ends_p2pd_and_its_sockets_and_subscriptions(folder: Path) -> None:
     async with transport(folder, "a") as a:
-        inbox = a.subscribe("topic", 10)
+        inbox = a.subscribe(Subscription("topic", 10))
         pid = a.p2pd_pid
         assert pid is not None
     assert [received async for received in inbox] == []

@@ -3,11 +3,11 @@ import asyncio
 import pytest
 
 from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.subscription import Received, Subscription
 from swarmd.gossip.transport import (
     MAX_MESSAGE_BYTES,
     MAX_REQUEST_BYTES,
     MessageTooLargeError,
-    Received,
     RequestError,
     TransportDownError,
 )
@@ -16,7 +16,7 @@ from swarmd.gossip.transport import (
 async def test_a_message_reaches_all_other_subscribers_but_not_its_author() -> None:
     network = InMemoryNetwork()
     async with network.transport("a") as a, network.transport("b") as b, network.transport("c") as c:
-        inboxes = [member.subscribe("topic", 8) for member in (a, b, c)]
+        inboxes = [member.subscribe(Subscription("topic", 8)) for member in (a, b, c)]
         await a.publish("topic", b"hello")
         await b.publish("other topic", b"elsewhere")
         await asyncio.sleep(0.01)
@@ -27,7 +27,7 @@ async def test_a_message_reaches_all_other_subscribers_but_not_its_author() -> N
 async def test_delay_postpones_and_reorders_messages() -> None:
     network = InMemoryNetwork(seed=1, delay_seconds=(0.0, 0.05))
     async with network.transport("a") as a, network.transport("b") as b:
-        inbox = b.subscribe("topic", 100)
+        inbox = b.subscribe(Subscription("topic", 100))
         for number in range(20):
             await a.publish("topic", bytes([number]))
         assert len(inbox) == 0
@@ -39,7 +39,7 @@ async def test_delay_postpones_and_reorders_messages() -> None:
 async def lost_numbers(seed: int) -> list[int]:
     network = InMemoryNetwork(seed=seed, loss=0.5)
     async with network.transport("a") as a, network.transport("b") as b:
-        inbox = b.subscribe("topic", 100)
+        inbox = b.subscribe(Subscription("topic", 100))
         for number in range(50):
             await a.publish("topic", bytes([number]))
         await asyncio.sleep(0.01)
@@ -108,7 +108,7 @@ async def test_a_message_above_the_limit_is_refused() -> None:
 async def test_members_see_each_other_while_open_and_closing_ends_subscriptions() -> None:
     network = InMemoryNetwork()
     a, b = network.transport("a"), network.transport("b")
-    inbox = a.subscribe("topic", 8)
+    inbox = a.subscribe(Subscription("topic", 8))
     with pytest.raises(TransportDownError):
         await a.publish("topic", b"")
     async with b:

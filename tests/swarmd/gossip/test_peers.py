@@ -22,10 +22,11 @@ def record(name: str = "node", created_ms: int = 1, round_number: int = 7) -> No
 
 def test_counts_are_kept_by_peer_and_in_all() -> None:
     book = PeerBook("own")
-    book.note_accepted("a")
-    book.note_accepted("a")
+    book.note_accepted("a", useful=True)
+    book.note_accepted("a", useful=True)
     book.note_rejected("a", Reason.MALFORMED)
-    book.note_rejected("b", Reason.MALFORMED, times=2)
+    book.note_rejected("b", Reason.MALFORMED)
+    book.note_rejected("b", Reason.MALFORMED)
     book.note_rejected("b", Reason.STALE)
     views = {view.peer_id: view for view in book.views(())}
     assert views["a"].accepted == 2
@@ -59,7 +60,7 @@ def test_connected_peers_come_first_and_a_peer_without_record_is_shown() -> None
     book = PeerBook("own", clock=lambda: now[0])
     book.note_connected(["a", "own"])
     now[0] += 1
-    book.note_accepted("b")
+    book.note_accepted("b", useful=True)
     views = book.views(["a"])
     assert [(view.peer_id, view.connected) for view in views] == [("a", True), ("b", False)]
     assert views[0].round is None
@@ -67,10 +68,10 @@ def test_connected_peers_come_first_and_a_peer_without_record_is_shown() -> None
 
 def test_the_peer_not_heard_of_for_longest_is_forgotten_first() -> None:
     book = PeerBook("own", most_peers=2)
-    book.note_accepted("a")
-    book.note_accepted("b")
-    book.note_accepted("a")
-    book.note_accepted("c")
+    book.note_accepted("a", useful=True)
+    book.note_accepted("b", useful=True)
+    book.note_accepted("a", useful=True)
+    book.note_accepted("c", useful=True)
     assert {view.peer_id for view in book.views(())} == {"a", "c"}
     assert book.accepted == 4
 
@@ -79,7 +80,7 @@ def test_peers_are_remembered_in_a_file_across_runs(tmp_path: Path) -> None:
     book = PeerBook("own")
     book.note_record("own", record())
     book.note_record("a", record())
-    book.note_accepted("no address")
+    book.note_accepted("no address", useful=True)
     path = tmp_path / "peers.json"
     connected = {"b": ("/ip4/127.0.0.1/tcp/2",), "a": ("/ip4/127.0.0.1/tcp/3",), "c": ()}
     save_known_peers(path, book.known_peers(), connected)
@@ -104,3 +105,20 @@ def test_a_missing_or_damaged_file_of_peers_remembers_nobody(tmp_path: Path) -> 
     for damage in (b"", b"{", b"\xff\xfe", b'[{"peer_id": 3}]', msgspec.json.encode({"a": 1})):
         path.write_bytes(damage)
         assert load_known_peers(path) == ()
+
+
+def test_a_crowd_of_new_keys_displaces_itself_and_not_a_peer_with_accepted_groups() -> None:
+    book = PeerBook("own", most_peers=5)
+    book.note_accepted("honest", useful=True)
+    for number in range(1_000):
+        book.note_rejected(f"key {number}", Reason.MALFORMED)
+    views = {view.peer_id: view for view in book.views(())}
+    assert len(views) == 5
+    assert views["honest"].accepted == 1
+
+
+def test_what_nobody_is_known_to_have_done_is_counted_in_all_only() -> None:
+    book = PeerBook("own")
+    book.note_unattributed(Reason.DUPLICATE)
+    assert book.rejected == {"duplicate": 1}
+    assert book.views(()) == ()

@@ -11,7 +11,7 @@ from swarmd_protocol.validation import GroupLimits
 from swarmd.gossip.catch_up import RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
 from swarmd.gossip.publisher import Author, Publisher
-from swarmd.gossip.transport import Subscription
+from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
 from swarmd.types import Completion, Prompt, RolloutGroup
 
@@ -72,7 +72,7 @@ class Setting:
             self.recent,
             wall_clock=lambda: NOW,
         )
-        self.inbox: Subscription = self.peer.subscribe(rollouts_topic(SWARM), 100)
+        self.inbox: Subscription = self.peer.subscribe(Subscription(rollouts_topic(SWARM), 100))
 
     async def publish(self, own: RolloutGroup) -> tuple[Reason | None, list[RolloutGroupMessage]]:
         async with self.transport, self.peer:

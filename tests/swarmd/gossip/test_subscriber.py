@@ -15,16 +15,26 @@ from swarmd_protocol.messages import (
 )
 from swarmd_protocol.validation import GroupLimits
 
-from swarmd.gossip import subscriber as subscriber_module
+from swarmd.gossip import seen
 from swarmd.gossip.catch_up import RecentGroups
 from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.reputation import Reputation, ReputationSettings
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
-from swarmd.gossip.transport import Received, Subscription
+from swarmd.gossip.subscription import Received, Subscription
 from swarmd.identity import Identity, verify
 
 SWARM = "ab" * 32
 NOW = 1_700_000_000.0
 NOW_MS = int(NOW * 1000)
+REPUTATION = ReputationSettings(
+    half_life_seconds=600,
+    ignore_below=-20,
+    close_below=-50,
+    ignore_seconds=0,
+    backoff_min_seconds=300,
+    backoff_max_seconds=86_400,
+    newcomer_groups=20,
+)
 ME, AUTHOR, RELAY = Identity.generate(), Identity.generate(), Identity.generate()
 LIMITS = GroupLimits(
     group_size_min=2,
@@ -77,7 +87,8 @@ class Setting:
 
     def __init__(self) -> None:
         self.inbox = Subscription("topic", 100_000)
-        self.peers = PeerBook(ME.peer_id)
+        self.reputation = Reputation(REPUTATION, lambda peer_id: None, lambda: NOW)
+        self.peers = PeerBook(ME.peer_id, self.reputation)
         self.recent = RecentGroups(1_000, 10_000_000, 600_000, wall_clock=lambda: NOW)
         self.subscriber = Subscriber(
             ME.peer_id,
@@ -103,7 +114,7 @@ class Setting:
 
 async def test_a_good_group_is_handed_out_with_its_author_and_kept_for_catch_up() -> None:
     setting = Setting()
-    assert await setting.open(sealed(message())) == [OpenedGroup(AUTHOR.peer_id, message())]
+    assert await setting.open(sealed(message())) == [OpenedGroup(AUTHOR.peer_id, AUTHOR.peer_id, message())]
     assert setting.peers.rejected == {}
     assert len(setting.recent) == 1
     assert setting.subscriber.opened == setting.subscriber.received == 1
@@ -120,7 +131,8 @@ async def test_a_group_that_was_seen_before_is_a_duplicate_also_in_a_new_envelop
     again = sealed(message(), created_ms=NOW_MS - 5)
     opened = await setting.open(sealed(message()), sealed(message()), again, source=RELAY)
     assert len(opened) == 1
-    assert setting.rejected(AUTHOR) == {"duplicate": 2}
+    assert setting.rejected(AUTHOR) == {}
+    assert setting.rejected(RELAY) == {"duplicate": 2}
     assert len(setting.recent) == 1
 
 
@@ -130,10 +142,10 @@ async def test_the_same_group_id_of_two_authors_is_no_duplicate() -> None:
 
 
 async def test_the_memory_of_seen_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber_module, "SEEN_GROUPS", 10)
+    monkeypatch.setattr(seen, "MOST_GROUPS", 10)
     setting = Setting()
     await setting.open(*[sealed(message(number)) for number in range(50)])
-    assert len(setting.subscriber._seen) == 10
+    assert len(setting.subscriber._seen) <= 10
 
 
 async def test_own_groups_that_come_back_are_passed_over_without_blame() -> None:
@@ -173,7 +185,6 @@ async def test_a_bad_envelope_is_counted_against_the_peer_that_sent_it(
         (message(completions=(CompletionMessage("a", FinishReason.STOP),)), Reason.BAD_GROUP_SIZE),
         (message(task=TaskReference("arc", "other", 1_000, 0)), Reason.UNKNOWN_TASK),
         (message(task=TaskReference("arc", "d1", 99, 0)), Reason.HELD_OUT_TASK),
-        (message(created_ms=NOW_MS - 700_000), Reason.STALE),
         (message(media_type="image/png"), Reason.UNSUPPORTED_MEDIA_TYPE),
     ],
 )
@@ -184,13 +195,45 @@ async def test_a_bad_group_is_counted_against_the_author_who_signed_it(body: obj
     assert setting.rejected(RELAY) == {}
 
 
+async def test_who_held_a_group_back_until_it_was_stale_is_at_fault_and_not_who_signed_it() -> None:
+    setting = Setting()
+    assert await setting.open(sealed(message(created_ms=NOW_MS - 700_000)), source=RELAY) == []
+    assert setting.rejected(RELAY) == {"stale": 1}
+    assert setting.rejected(AUTHOR) == {}
+
+
+async def test_a_policy_version_that_jumps_costs_one_group() -> None:
+    setting = Setting()
+    versions = (1, 50, 2**61, 2**61 + 1, 3)
+    opened = await setting.open(*[sealed(message(n, policy_version=v)) for n, v in enumerate(versions)])
+    assert [group.message.policy_version for group in opened] == [1, 50, 2**61 + 1, 3]
+    assert setting.rejected(AUTHOR) == {"version_jump": 1}
+
+
+async def test_what_a_banned_author_signed_is_refused_whoever_passes_it_on() -> None:
+    setting = Setting()
+    setting.reputation.say(AUTHOR.peer_id, "banned")
+    assert await setting.open(sealed(message()), source=RELAY) == []
+    assert setting.rejected(AUTHOR) == {"banned": 1}
+    assert setting.rejected(RELAY) == {}
+
+
+async def test_a_peer_that_loses_its_good_name_is_not_heard_with_what_already_waits() -> None:
+    setting = Setting()
+    opened = await setting.open(*[b"garbage"] * 51, sealed(message()))
+    assert opened == []
+    assert setting.rejected(AUTHOR)["banned"] == 1
+
+
 async def test_one_bad_message_does_not_stop_the_good_ones() -> None:
     setting = Setting()
     rng = random.Random(0)
     garbage = [rng.randbytes(rng.randrange(200)) for _ in range(100)]
-    opened = await setting.open(*garbage, sealed(message(1)), *garbage, sealed(message(2)))
+    for data in garbage:
+        setting.inbox.push(Received(RELAY.peer_id, data))
+    opened = await setting.open(sealed(message(1)), sealed(message(2)))
     assert [group.message.task.index for group in opened] == [1, 2]
-    assert sum(setting.peers.rejected.values()) == 200
+    assert sum(setting.peers.rejected.values()) == sum(setting.rejected(RELAY).values()) == 100
 
 
 async def test_a_flood_of_bad_messages_lets_other_work_run() -> None:

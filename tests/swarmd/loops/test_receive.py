@@ -29,6 +29,7 @@ class FakeSubscriber:
 
     def __init__(self, groups: Sequence[OpenedGroup]) -> None:
         self._groups = list(groups)
+        self.finished: list[OpenedGroup] = []
 
     def __aiter__(self) -> "FakeSubscriber":
         return self
@@ -37,6 +38,9 @@ class FakeSubscriber:
         if not self._groups:
             raise StopAsyncIteration
         return self._groups.pop(0)
+
+    def done(self, opened: OpenedGroup) -> None:
+        self.finished.append(opened)
 
 
 class FakeVerifier:
@@ -56,6 +60,7 @@ class FakeVerifier:
 
 def message(author: str, index: int, texts: Sequence[str], age_seconds: float = 0.0) -> OpenedGroup:
     return OpenedGroup(
+        author,
         author,
         RolloutGroupMessage(
             group_id=f"{author}{index}".encode().ljust(16),
@@ -125,7 +130,7 @@ async def test_what_cannot_be_scored_is_booked_on_its_author_and_the_rest_goes_o
 
 async def test_a_copied_group_is_a_duplicate_of_the_copier() -> None:
     original = message("a", 0, ["right", "wrong"])
-    buffer, peers, _ = await receive([original, OpenedGroup("thief", original.message)])
+    buffer, peers, _ = await receive([original, OpenedGroup("thief", "thief", original.message)])
     by_author = {view.peer_id: view for view in peers.views(())}
     assert by_author["thief"].rejected == {"duplicate": 1}
     assert [group.author for group in buffer.drawable()] == ["a"]
@@ -146,7 +151,7 @@ async def test_several_lanes_take_each_group_once() -> None:
 async def test_a_senders_logprobs_are_kept_when_asked_for_and_its_tokenizer_is_the_same() -> None:
     opened = message("a", 0, ["right", "wrong"])
     behaviour = BehaviourLogprobs("same", (pack_logprobs([-0.5, -1.0]), pack_logprobs([-2.0])))
-    told = OpenedGroup("a", msgspec.structs.replace(opened.message, behaviour=behaviour))
+    told = OpenedGroup("a", "a", msgspec.structs.replace(opened.message, behaviour=behaviour))
     for groups, fingerprint, expected in (
         ([told], "same", [(-0.5, -1.0), (-2.0,)]),
         ([told], "another", [None, None]),
