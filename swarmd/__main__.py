@@ -7,6 +7,8 @@ import signal
 import sys
 from types import FrameType
 
+from swarmd.terminal import has_terminal
+
 __all__ = ["main"]
 
 _INTERRUPTED_EXIT_CODE = 130
@@ -17,14 +19,14 @@ def main() -> None:
     # Before the first import that takes time: a signal then is an order to end, not a traceback.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
-            signal.signal(number, _interrupt)
+            signal.signal(number, _on_signal)
     try:
         from swarmd.cli.app import run_command_line
 
         code = run_command_line(sys.argv[1:])
     except KeyboardInterrupt:
         # A node that is asked to stop has done what it was asked; another command was broken off.
-        code = 0 if "start" in sys.argv[1:2] else _INTERRUPTED_EXIT_CODE
+        code = 0 if _starts_a_node() else _INTERRUPTED_EXIT_CODE
         # CPython notes an interrupt that left the exec() of a string (dataclasses call it), and as
         # `python -m` would then end by SIGINT, whatever the exit code. The next exec() clears the note.
         exec("")
@@ -37,8 +39,14 @@ def main() -> None:
     sys.exit(code)
 
 
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP and _starts_a_node() and not has_terminal():
+        return  # A service that is told to reload, and has not read its configuration yet.
     raise KeyboardInterrupt
+
+
+def _starts_a_node() -> bool:
+    return "start" in sys.argv[1:2]
 
 
 if __name__ == "__main__":

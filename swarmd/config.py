@@ -169,13 +169,14 @@ class ReplaySection(Section):
     capacity_groups: Positive = 512
     """External groups held at most; the oldest go first."""
     capacity_bytes: Positive = 64_000_000
-    """Bytes held at most, own and external groups together."""
+    """Bytes held at most. Own groups take what they need, peers' groups the rest."""
     peer_share: Share = 0.5
     """Largest part of the external capacity that one peer may occupy."""
     max_age_seconds: PositiveSeconds = 600.0
-    """Older groups are not drawn."""
+    """Peers' groups older than this are not drawn."""
     max_policy_lag: NonNegative = 16
-    """Groups more versions than this behind their author's newest are not drawn."""
+    """Peers' groups more versions than this behind their author's newest are not drawn. Own groups are
+    never trained on later than this, and never dropped for being late: sampling pauses in time."""
     local_groups: NonNegative = 4
     """Own groups in a training batch (I)."""
     external_groups: NonNegative = 4
@@ -268,9 +269,12 @@ class TrainingSection(Section):
 class ScheduleSection(Section):
     """How the loops keep in step, and what happens every so many rounds."""
 
+    mode: Literal["asynchronous", "synchronous"] = "asynchronous"
+    """asynchronous: sampling goes on while the trainer works, so groups may be some versions old.
+    synchronous, for comparison: sample a round's groups, train on them, load the new policy, in turn."""
     max_ahead: Positive = 8
-    """Own groups that wait for the trainer at most; then sampling pauses. At least I + J, since a
-    node alone fills the whole batch itself."""
+    """Own groups sampled or being sampled that no step has taken yet, at most; then sampling pauses. At
+    least I + J, since a node alone fills the whole batch itself. Not used when synchronous."""
     eval_every_rounds: NonNegative = 10
     """Rounds between two evaluations on held-out tasks. 0: never."""
     eval_tasks: Positive = 32

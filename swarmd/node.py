@@ -14,24 +14,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvloop
 
 from swarmd.config import Config
+from swarmd.config_renewal import Renewed
 from swarmd.console import NodeConsole, has_screen
-from swarmd.errors import SwarmdError, WorkerError
+from swarmd.errors import ConfigError, SwarmdError, WorkerError
 from swarmd.identity import Identity
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.loops.train import Round
 from swarmd.models.resolve import ModelFolder, resolve
 from swarmd.monitor.control_server import ControlServer
 from swarmd.monitor.history import History
-from swarmd.monitor.log import set_up_log
+from swarmd.monitor.log import set_log_level, set_up_log
 from swarmd.monitor.loop_lag import LoopLag
 from swarmd.monitor.metrics import MetricsServer, make_registry
+from swarmd.monitor.service_manager import ServiceManager
 from swarmd.monitor.status import LastKnown, save_last_known
 from swarmd.observe import Observer
 from swarmd.paths import Home, lock_identity
@@ -40,6 +42,7 @@ from swarmd.replay.buffer import ReplayBuffer
 from swarmd.rooms import Rooms
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
+from swarmd.terminal import has_terminal
 from swarmd.training.messages import TrainerReady
 from swarmd.workers.supervisor import WorkerEvent
 
@@ -53,11 +56,14 @@ SAVE_SECONDS = 8.0
 HASTE_SECONDS = 12.0
 """From being asked to stop: workers that hang until then are killed."""
 CHECKPOINT_SECONDS = 120.0
+"""Deadline of every other checkpoint."""
 LAST_KNOWN_SECONDS = 5.0
 
 
-def run_node(config: Config, home: Home, *, console: bool) -> int:
+def run_node(config: Config, home: Home, *, console: bool, reread: Callable[[], Config]) -> int:
     """Run a node until it is done or asked to stop. Returns the exit code.
+
+    `reread` reads the configuration again, from all its sources; it raises ConfigError.
 
     Raises SwarmdError, one line for a person, when the node cannot start or cannot go on.
     """
@@ -74,8 +80,13 @@ def run_node(config: Config, home: Home, *, console: bool) -> int:
             to_stderr=console and not has_screen(console),
         )
         with lock_identity(identity.peer_id), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Node(config, home, model, manifest, identity, attended=console).run())
+            node = Node(config, home, model, manifest, identity, attended=console, reread=reread)
+            runner.run(node.run())
     return 0
+
+
+class SaveError(SwarmdError):
+    """A checkpoint was not written; training is not affected."""
 
 
 class Node:
@@ -90,8 +101,10 @@ class Node:
         identity: Identity,
         *,
         attended: bool,
+        reread: Callable[[], Config],
     ) -> None:
         self._config = config
+        self._reread = reread
         self._home = home
         self._manifest = manifest
         self._identity = identity
@@ -134,6 +147,7 @@ class Node:
             network=self._network,
         )
         self._console = NodeConsole(self._observer, home, attended=attended)
+        self._service = ServiceManager()
 
     async def run(self) -> None:
         """Run until asked to stop or out of rounds. Raises SwarmdError when the node cannot go on."""
@@ -147,6 +161,7 @@ class Node:
                     self._home.control_socket,
                     status=self._observer.status,
                     peers=self._observer.peers,
+                    save=self._save_now,
                     stop=self._stop.set,
                 )
             )
@@ -173,6 +188,7 @@ class Node:
             tasks.append(group.create_task(self._console.run(), name="screen"))
             tasks.append(group.create_task(self._loop_lag.run(), name="loop lag"))
             tasks.append(group.create_task(self._keep_last_known_fresh(), name="last known state"))
+            tasks.append(group.create_task(self._service.keep_alive(), name="watchdog"))
             try:
                 yield
             finally:
@@ -188,6 +204,7 @@ class Node:
             ready = await self._processes.wait_ready()
             rooms = self._resume(ready)
             self._observer.state = "training"
+            self._service.ready()
             self._loop_lag.restart()
             try:
                 async with asyncio.TaskGroup() as group:
@@ -202,7 +219,7 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                await self._save("at the end", SAVE_SECONDS)
+                await self._save_or_say("at the end", SAVE_SECONDS)
 
     def _resume(self, ready: TrainerReady) -> Rooms:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
@@ -240,12 +257,21 @@ class Node:
         await self._history.append(record)
         every = self._config.schedule.checkpoint_every_rounds
         if every and done.number % every == 0:
-            await self._save(f"after round {done.number}", CHECKPOINT_SECONDS)
+            await self._save_or_say(f"after round {done.number}", CHECKPOINT_SECONDS)
 
-    async def _save(self, when: str, timeout_seconds: float) -> None:
-        """Have the trainer write a checkpoint. A failure is told and does not end the node."""
+    async def _save_now(self) -> str:
+        """Write a checkpoint because somebody asks for it. Returns its path; raises SwarmdError."""
+        return await self._save("as asked", CHECKPOINT_SECONDS)
+
+    async def _save_or_say(self, when: str, timeout_seconds: float) -> None:
+        """Write a checkpoint. A failure is told, and does not end the node."""
+        with contextlib.suppress(SaveError):
+            await self._save(when, timeout_seconds)
+
+    async def _save(self, when: str, timeout_seconds: float) -> str:
+        """Have the trainer write a checkpoint; returns its path. Raises SaveError when it does not."""
         if self._source is None:
-            return
+            raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
         saved = SavedState(
             round=self._state.round,
             source_position=self._source.position,
@@ -261,9 +287,10 @@ class Node:
                 f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
             )
             log.warning("%s", self._observer.save_problem)
-        else:
-            self._observer.save_problem = ""
-            log.info("checkpoint %s: %s", when, reply.path)
+            raise SaveError(self._observer.save_problem) from error
+        self._observer.save_problem = ""
+        log.info("checkpoint %s: %s", when, reply.path)
+        return reply.path
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part without which the node cannot go on: its error ends the node in order."""
@@ -285,6 +312,7 @@ class Node:
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set():
+                self._service.stopping()
                 self._haste_at = loop.time() + HASTE_SECONDS
                 loop.call_at(self._haste_at, self._processes.end_in_haste)
         finally:
@@ -310,11 +338,29 @@ class Node:
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
-                loop.add_signal_handler(number, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup has it.
+            # From a terminal it says that the terminal is gone; a service is asked to reload.
+            on_hangup = self._on_stop_signal if has_terminal() else self._reload
+            loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
-    def _on_signal(self) -> None:
+    def _reload(self) -> None:
+        """Read the configuration again and take over what can change while the node runs."""
+        self._service.reloading()
+        try:
+            renewed = Renewed.of(self._config, self._reread())
+        except ConfigError as error:
+            log.error("the configuration is not reloaded, and the old one stays: %s", error)
+        else:
+            self._config = renewed.config
+            set_log_level(self._config.monitor.log_level)
+            log.info("configuration reloaded: %s", ", ".join(renewed.taken) or "nothing has changed")
+            if renewed.left:
+                log.warning("these take effect at the next start: %s", ", ".join(renewed.left))
+        self._service.ready()
+
+    def _on_stop_signal(self) -> None:
         if self._stop.is_set():
             # The second signal: at once. The kernel ends p2pd with us.
             self._processes.end_in_haste()
@@ -331,6 +377,7 @@ class Node:
         while True:
             await asyncio.sleep(LAST_KNOWN_SECONDS)
             self._keep_last_known()
+            self._service.say(f"{self._observer.state}, round {self._state.round}")
 
     def _keep_last_known(self) -> None:
         try:

@@ -198,7 +198,8 @@ class Observer:
 
     def _starved(self) -> bool:
         """Whether nothing is under way that would end the trainer's wait: no sampling either."""
-        return "rollout" in self.loops.waiting or bool(self.loops.problems)
+        sampling = self.loops.in_flight or "rollout" not in self.loops.waiting
+        return not sampling or bool(self.loops.problems)
 
     def _waiting_for(self) -> str:
         if self.state == "starting":

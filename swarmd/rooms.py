@@ -15,12 +15,21 @@ from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop, WeightsLoop
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource, held_out_tasks
 
 if TYPE_CHECKING:
     from swarmd.network import Network
+
+
+def pace(config: Config) -> Pace:
+    """How far sampling may run before training, by `schedule.mode`."""
+    replay, schedule = config.replay, config.schedule
+    if schedule.mode == "synchronous":
+        return Pace.synchronous(replay.local_groups, replay.external_groups)
+    return Pace(replay.local_groups, replay.external_groups, schedule.max_ahead, replay.max_policy_lag)
 
 
 @dataclass(frozen=True)
@@ -38,13 +47,7 @@ class Rooms:
 
     def train_loop(self, on_round: Callable[[Round], Awaitable[None]]) -> TrainLoop:
         """The loop that the node's rounds are counted by."""
-        replay = self.config.replay
-        sampler = Sampler(
-            self.buffer,
-            local_groups=replay.local_groups,
-            external_groups=replay.external_groups,
-            generator=self._random("replay"),
-        )
+        sampler = Sampler(self.buffer, pace(self.config), self._random("replay"))
         return TrainLoop(sampler, self.processes.trainer, self.config.node.rounds, on_round)
 
     def companions(self, state: LoopState, tokenizer_fingerprint: str) -> list[Coroutine[Any, Any, None]]:
@@ -70,8 +73,8 @@ class Rooms:
                 batch_questions=config.rollout.batch_questions,
                 max_new_tokens=self.processes.max_new_tokens,
                 temperature=config.rollout.temperature,
-                max_ahead=config.schedule.max_ahead,
             ),
+            pace=pace(config),
             source=self.source,
             generator=self.processes.generator,
             verifier=self.processes.verifier,

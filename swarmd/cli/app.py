@@ -40,6 +40,7 @@ _PARTS = "Identity, config, swarms, models, tasks"
 COMMANDS = (
     Command("start", "start", "Run a node in the foreground.", _RUNNING),
     Command("stop", "stop", "Stop a running node; it saves a checkpoint first.", _RUNNING),
+    Command("checkpoint", "checkpoint", "Have a running node save a checkpoint now.", _RUNNING),
     Command("status", "status", "Show what a node does, or its last known state.", _WATCHING),
     Command("peers", "peers", "List the peers a node has heard from.", _WATCHING),
     Command("logs", "logs", "Print a node's log.", _WATCHING),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -77,20 +78,24 @@ def start(
     }
     given = {key: flag for key, flag in flags.items() if flag.value is not None}
     chosen = chosen_home(home)
-    loaded = load_config(chosen.config_file, os.environ, config, settings or (), given)
-    check_before_start(loaded.config, chosen)
+
+    def read() -> Config:
+        return load_config(chosen.config_file, os.environ, config, settings or (), given).config
+
+    first = read()
+    check_before_start(first, chosen)
     if detached:
-        raise typer.Exit(detach(chosen, lambda: _run(loaded.config, chosen, console=False)))
-    raise typer.Exit(_run(loaded.config, chosen, console=True))
+        raise typer.Exit(detach(chosen, lambda: _run(first, chosen, console=False, reread=read)))
+    raise typer.Exit(_run(first, chosen, console=True, reread=read))
 
 
-def _run(config: Config, home: Home, *, console: bool) -> int:
+def _run(config: Config, home: Home, *, console: bool, reread: Callable[[], Config]) -> int:
     if console:
         say("loading libraries")
     from swarmd.node import run_node
 
     try:
-        return run_node(config, home, console=console)
+        return run_node(config, home, console=console, reread=reread)
     except SwarmdError:
         raise
     except Exception as error:  # The last boundary: a bug is told in one line, too, and ends as a failure.

@@ -1,6 +1,7 @@
 """The rollout loop: source.draw, prompt.render, generator.sample, verifier.score, then to the
-buffer and to the peers. It runs at most `max_ahead` groups before the trainer, and never skips a
-question because its answer took long.
+buffer and to the peers. Asking, sampling and scoring are three stages that work at the same time, so
+that the generator waits for no verifier. `replay.pace` says how far it runs before the trainer; it
+pauses then, and never skips a question because its answer took long.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import SampleRequest
 from swarmd.gossip.publisher import Publisher
-from swarmd.loops.state import LoopState
+from swarmd.loops.state import FAILURE_PAUSE_SECONDS, LoopState
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.pace import Pace
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.prompt import render
@@ -34,7 +36,22 @@ class Sampling:
     batch_questions: int
     max_new_tokens: int
     temperature: float
-    max_ahead: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task and how the policy is asked."""
+
+    reference: TaskReference
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question and what was sampled for it."""
+
+    question: Question
+    sampled: SampledGroup
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,7 @@ class RolloutLoop:
     peer_id: str
     manifest: Manifest
     sampling: Sampling
+    pace: Pace
     source: TaskSource
     generator: Generator
     verifier: VerifierPool
@@ -53,15 +71,83 @@ class RolloutLoop:
     seeds: random.Random
 
     async def run(self, state: LoopState) -> None:
-        """Sample for ever. A worker that fails costs the groups in flight; it is restarted meanwhile."""
+        """Sample for ever. A worker that fails costs the groups it had; it is restarted meanwhile."""
+        asked: asyncio.Queue[Question] = asyncio.Queue(self.sampling.batch_questions)
+        answered: asyncio.Queue[list[Answered]] = asyncio.Queue(1)
+        async with asyncio.TaskGroup() as stages:
+            stages.create_task(self._ask(asked))
+            stages.create_task(self._sample(asked, answered, state))
+            stages.create_task(self._score(answered, state))
+
+    async def _ask(self, asked: asyncio.Queue[Question]) -> None:
+        """Draw tasks and render their questions, ahead of sampling."""
         while True:
-            await state.until(LOOP, lambda: self._may_sample(state), lambda: self._waits_for(state))
+            references = self.source.draw(self.sampling.batch_questions)
+            questions = await self.verifier.regenerate(references)
+            for reference, question in zip(references, questions, strict=True):
+                if question is not None:
+                    await asked.put(Question(reference, render(question, self.manifest)))
+            if not any(questions):
+                # A verifier that has stopped for good refuses at once, again and again.
+                await asyncio.sleep(FAILURE_PAUSE_SECONDS)
+
+    async def _sample(
+        self, asked: asyncio.Queue[Question], answered: asyncio.Queue[list[Answered]], state: LoopState
+    ) -> None:
+        """G completions for each question, a batch of questions at a time or as many as may be begun."""
+        ready: list[Question] = []
+        while True:
+            while len(ready) < self.sampling.batch_questions:
+                ready.append(await asked.get())
+            await state.until(LOOP, lambda: self._room(state) > 0, lambda: self._waits_for(state))
+            count = min(self._room(state), len(ready))
+            questions, ready = ready[:count], ready[count:]
+            assert state.served_version is not None
+            state.in_flight += [state.served_version] * count
             try:
-                groups = await self._sample(state)
+                sampled = await self._generate(questions, state)
             except WorkerError as error:
+                # The newest in flight are these: scoring goes on with older ones.
+                del state.in_flight[-count:]
                 await state.note_failure(LOOP, error)
                 continue
             state.problems.pop(LOOP, None)
+            await answered.put([Answered(*pair) for pair in zip(questions, sampled, strict=True)])
+
+    def _room(self, state: LoopState) -> int:
+        """How many groups may be begun now."""
+        if state.served_version is None:
+            return 0
+        return self.pace.room(self._ahead(state), state.served_version, state.next_version)
+
+    def _ahead(self, state: LoopState) -> int:
+        return len(self.buffer.local_versions()) + len(state.in_flight)
+
+    def _waits_for(self, state: LoopState) -> str:
+        if state.served_version is not None and self._ahead(state):
+            return "the trainer to use waiting groups"
+        return "the trainer's step" if state.is_stepping else "the policy to be loaded"
+
+    async def _generate(self, questions: list[Question], state: LoopState) -> tuple[SampledGroup, ...]:
+        reply = await self.generator.sample(
+            SampleRequest(
+                prompts=tuple(question.prompt for question in questions),
+                group_size=self.sampling.group_size,
+                max_new_tokens=self.sampling.max_new_tokens,
+                temperature=self.sampling.temperature,
+                seed=self.seeds.getrandbits(62),
+            )
+        )
+        state.generated_tokens += reply.generated_tokens
+        return reply.groups
+
+    async def _score(self, answered: asyncio.Queue[list[Answered]], state: LoopState) -> None:
+        """Give rewards, and hand the groups to buffer and peers in the order they were sampled in."""
+        while True:
+            batch = await answered.get()
+            scored = await asyncio.gather(*(self._score_one(one) for one in batch))
+            groups = [group for group in scored if group is not None]
+            del state.in_flight[: len(batch)]
             for group in groups:
                 state.note_own(group)
                 self.buffer.add_local(group)
@@ -69,53 +155,10 @@ class RolloutLoop:
             if self.publisher is not None:
                 await self._publish(groups, self.publisher, state)
 
-    def _may_sample(self, state: LoopState) -> bool:
-        return (
-            state.served_version is not None
-            and self.buffer.local_waiting(state.policy_version) < self.sampling.max_ahead
-        )
-
-    def _waits_for(self, state: LoopState) -> str:
-        if state.served_version is None:
-            return "the policy to be loaded"
-        return "the trainer to use waiting groups"
-
-    async def _sample(self, state: LoopState) -> list[RolloutGroup]:
-        """One batch of questions, G completions each, scored."""
-        asked = await self._ask()
-        sampled = await self.generator.sample(
-            SampleRequest(
-                prompts=tuple(prompt for _, prompt in asked),
-                group_size=self.sampling.group_size,
-                max_new_tokens=self.sampling.max_new_tokens,
-                temperature=self.sampling.temperature,
-                seed=self.seeds.getrandbits(62),
-            )
-        )
-        state.generated_tokens += sampled.generated_tokens
-        scored = await asyncio.gather(
-            *(
-                self._score(reference, prompt, group)
-                for (reference, prompt), group in zip(asked, sampled.groups, strict=True)
-            )
-        )
-        return [group for group in scored if group is not None]
-
-    async def _ask(self) -> list[tuple[TaskReference, Prompt]]:
-        """Draw tasks and render their questions."""
-        references = self.source.draw(self.sampling.batch_questions)
-        questions = await self.verifier.regenerate(references)
-        return [
-            (reference, render(question, self.manifest))
-            for reference, question in zip(references, questions, strict=True)
-            if question is not None
-        ]
-
-    async def _score(
-        self, reference: TaskReference, prompt: Prompt, sampled: SampledGroup
-    ) -> RolloutGroup | None:
-        texts_G = tuple(completion.text for completion in sampled.completions_G)
-        score = await self.verifier.score(reference, texts_G)
+    async def _score_one(self, answered: Answered) -> RolloutGroup | None:
+        question, completions_G = answered.question, answered.sampled.completions_G
+        texts_G = tuple(completion.text for completion in completions_G)
+        score = await self.verifier.score(question.reference, texts_G)
         if score.question is None:
             # The verifier could not do its work; rewards of 0 would teach that the answers were wrong.
             return None
@@ -123,14 +166,14 @@ class RolloutLoop:
             group_id=secrets.token_hex(16),
             author=self.peer_id,
             is_local=True,
-            task=reference,
-            prompt=prompt,
-            completions_G=sampled.completions_G,
+            task=question.reference,
+            prompt=question.prompt,
+            completions_G=completions_G,
             rewards_G=score.rewards_G,
-            policy_version=sampled.policy_version,
+            policy_version=answered.sampled.policy_version,
             created_at=time.time(),
             received_at=time.monotonic(),
-            size_bytes=size_in_bytes(prompt, sampled.completions_G),
+            size_bytes=size_in_bytes(question.prompt, completions_G),
         )
 
     async def _publish(self, groups: list[RolloutGroup], publisher: Publisher, state: LoopState) -> None:

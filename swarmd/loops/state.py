@@ -55,6 +55,10 @@ class LoopState:
     served_version: int | None = None
     """Version the generator samples with; None until it has been given the trainer's weights."""
     weight_handle: WeightHandle | None = None
+    is_stepping: bool = False
+    """Whether the trainer is at a step now, which may end in a new version."""
+    in_flight: list[int] = field(default_factory=list)
+    """For each own group that is being sampled or scored, oldest first, the version it began with."""
     own_since_round: Means = field(default_factory=Means)
     """Rewards of own groups, unfiltered, sampled since the last round ended."""
     external_since_round: Means = field(default_factory=Means)
@@ -78,6 +82,11 @@ class LoopState:
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Event()
+
+    @property
+    def next_version(self) -> int:
+        """The version that the trainer's next step begins with, at most."""
+        return self.policy_version + self.is_stepping
 
     def notify(self) -> None:
         """Wake every loop that waits, so that it looks again."""

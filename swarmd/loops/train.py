@@ -48,10 +48,11 @@ class TrainLoop:
         while not self.rounds or state.round < self.rounds:
             began = time.monotonic()
             await state.until(TRAIN, lambda: self._missing(state) == 0, lambda: self._waits_for(state))
-            batch = self.sampler.draw(state.policy_version)
+            batch = self.sampler.draw(state.policy_version, state.in_flight)
             if batch is None:
                 continue
             # Groups left the queue: the rollout loop may go on while the trainer works.
+            state.is_stepping = True
             state.notify()
             stepped = time.monotonic()
             try:
@@ -59,6 +60,8 @@ class TrainLoop:
             except WorkerError as error:
                 await state.note_failure(TRAIN, error)
                 continue
+            finally:
+                state.is_stepping = False
             state.problems.pop(TRAIN, None)
             state.policy_version = reply.policy_version
             state.external_used += batch.external
@@ -70,7 +73,7 @@ class TrainLoop:
             await self.on_round(Round(state.round, batch, reply.metrics, now - stepped, stepped - began))
 
     def _missing(self, state: LoopState) -> int:
-        return self.sampler.missing(state.policy_version)
+        return self.sampler.missing(state.policy_version, state.in_flight)
 
     def _waits_for(self, state: LoopState) -> str:
         missing = self._missing(state)

@@ -27,6 +27,12 @@ class ControlError(SwarmdError):
     """No node answers on the control socket, or not what was expected."""
 
 
+class CheckpointReply(msgspec.Struct, frozen=True):
+    """A checkpoint was written."""
+
+    path: str
+
+
 class StopReply(msgspec.Struct, frozen=True):
     """The node has been asked to stop, and is still saving."""
 
@@ -46,6 +52,11 @@ def fetch_peers(control_socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) 
 def request_stop(control_socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> StopReply:
     """Ask the running node to save a checkpoint and end. Returns before it has. Raises ControlError."""
     return _ask(control_socket, "POST", "/stop", StopReply, timeout_seconds)
+
+
+def request_checkpoint(control_socket: Path, timeout_seconds: float) -> CheckpointReply:
+    """Have the running node write a checkpoint, and wait for it. Raises ControlError, also when it cannot."""
+    return _ask(control_socket, "POST", "/checkpoint", CheckpointReply, timeout_seconds)
 
 
 def current_or_last_known(home: Home) -> LastKnown | None:
@@ -94,7 +105,7 @@ def _ask(
     finally:
         connection.close()
     if response.status != 200:
-        raise ControlError(f"the node refused {route}: {body[:200].decode('utf-8', 'replace').strip()}")
+        raise ControlError(f"the node refused {route}: {body[:500].decode('utf-8', 'replace').strip()}")
     try:
         return msgspec.json.decode(body, type=answer_type)
     except msgspec.MsgspecError as error:

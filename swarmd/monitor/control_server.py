@@ -1,11 +1,13 @@
-"""The node's side of the control socket: status, peers, stop. It answers from values that the node
-hands it and decides nothing itself. Only this user can reach it: the folder of the socket is private.
+"""The node's side of the control socket: status, peers, checkpoint, stop. It answers from values that
+the node hands it and decides nothing itself. Only this user can reach it: the folder of the socket is
+private.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 
@@ -13,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from swarmd.errors import SwarmdError
-from swarmd.monitor.control import StopReply
+from swarmd.monitor.control import CheckpointReply, StopReply
 from swarmd.monitor.status import NodeStatus, PeerStatus
 
 
@@ -26,16 +28,22 @@ class ControlServer:
         *,
         status: Callable[[], NodeStatus],
         peers: Callable[[], Sequence[PeerStatus]],
+        save: Callable[[], Awaitable[str]],
         stop: Callable[[], None],
     ) -> None:
-        """`status` and `peers` are called for each question, `stop` when somebody asks the node to end."""
+        """`status` and `peers` are called for each question, `stop` when somebody asks the node to end.
+
+        `save` writes a checkpoint and returns its path, or raises SwarmdError.
+        """
         self._socket = control_socket
         self._status = status
         self._peers = peers
+        self._save = save
         self._stop = stop
         application = web.Application(client_max_size=64_000)
         application.router.add_get("/status", self._answer_status)
         application.router.add_get("/peers", self._answer_peers)
+        application.router.add_post("/checkpoint", self._answer_checkpoint)
         application.router.add_post("/stop", self._answer_stop)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
@@ -64,6 +72,12 @@ class ControlServer:
 
     async def _answer_peers(self, request: web.Request) -> web.Response:
         return _json(tuple(self._peers()))
+
+    async def _answer_checkpoint(self, request: web.Request) -> web.Response:
+        try:
+            return _json(CheckpointReply(await self._save()))
+        except SwarmdError as error:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=str(error))
 
     async def _answer_stop(self, request: web.Request) -> web.Response:
         self._stop()

@@ -104,8 +104,13 @@ def set_up_log(path: Path, *, level: str, max_bytes: int, json_lines: bool, to_s
     swarmd_log = logging.getLogger("swarmd")
     swarmd_log.filters.clear()
     swarmd_log.addFilter(repeat)
-    swarmd_log.setLevel(level.upper())
+    set_log_level(level)
     root.setLevel(logging.WARNING)
+
+
+def set_log_level(level: str) -> None:
+    """Log swarmd's own records from this level on: debug, info, warning or error."""
+    logging.getLogger("swarmd").setLevel(level.upper())
 
 
 class _QuietFileHandler(RotatingFileHandler):

@@ -1,6 +1,7 @@
 """Replay buffer. Holds recent rollout groups, bounded in groups and in bytes.
 
-Own groups wait in order for the trainer and are used once. Peers' groups are kept until they are
+Own groups wait in order for the trainer and are used once; the rollout loop paces itself by them
+(`pace`), so they are never dropped for being late or for room. Peers' groups are kept until they are
 drawn often enough, grow too old, or must make room. No peer may own more than its share, and where
 room is needed the peer that holds most gives up its oldest group: a flood displaces itself.
 
@@ -37,7 +38,7 @@ class Drop(StrEnum):
     CAPACITY = "capacity"
     """Made room in a full buffer."""
     LOCAL_STALE = "local_stale"
-    LOCAL_CAPACITY = "local_capacity"
+    """An own group that no peer's group was missing for, on a node that learns from peers only."""
 
 
 class BufferStats(msgspec.Struct, frozen=True):
@@ -59,10 +60,10 @@ class ReplayBuffer:
 
     Args:
         capacity_groups: most external groups held.
-        capacity_bytes: most bytes held, own and external together.
+        capacity_bytes: most bytes held. Own groups take what they need, external ones the rest.
         peer_share: largest part of either capacity that one peer may occupy, in (0, 1].
-        max_age_seconds: older groups are not drawn.
-        max_policy_lag: groups more versions than this behind their author's newest are not drawn.
+        max_age_seconds: older external groups are not drawn.
+        max_policy_lag: external groups more versions than this behind their author's newest are not drawn.
         max_uses: how often an external group may be drawn.
         clock: monotonic seconds.
     """
@@ -95,12 +96,10 @@ class ReplayBuffer:
         self._dropped: Counter[str] = Counter()
 
     def add_local(self, group: RolloutGroup) -> None:
-        """Queue an own group for the trainer. The rollout loop paces itself by `local_waiting`."""
+        """Queue an own group for the trainer. Where bytes are short, external groups make room."""
         self._local.append(group)
         self._local_bytes += group.size_bytes
         self._make_room()
-        while self._bytes > self._capacity_bytes and len(self._local) > 1:
-            self._drop_oldest_local(Drop.LOCAL_CAPACITY)
 
     def add_external(self, group: RolloutGroup) -> Drop | None:
         """Keep a peer's group.
@@ -121,11 +120,17 @@ class ReplayBuffer:
         self._make_room()
         return None
 
-    def local_waiting(self, policy_version: int) -> int:
-        """Own groups that the trainer may still use at `policy_version`. Forgets those it may not."""
-        while self._local and self._is_stale(self._local[0], policy_version):
-            self._drop_oldest_local(Drop.LOCAL_STALE)
-        return len(self._local)
+    def local_versions(self) -> tuple[int, ...]:
+        """Policy versions of the own groups that wait, oldest group first."""
+        return tuple(group.policy_version for group in self._local)
+
+    def forget_local(self, before_version: int) -> None:
+        """Drop own groups from the front of the queue that older versions sampled. For a node that
+        learns from peers only: its own groups are published, and kept as a reserve.
+        """
+        while self._local and self._local[0].policy_version < before_version:
+            self._dropped[Drop.LOCAL_STALE] += 1
+            self.take_local(1)
 
     def take_local(self, count: int) -> tuple[RolloutGroup, ...]:
         """Remove and return up to `count` own groups, oldest first: no late answer is passed over."""
@@ -184,12 +189,6 @@ class ReplayBuffer:
         # SAPO drops groups of zero advantage before the draw; here they do not even enter.
         return None if group.has_signal else Drop.NO_SIGNAL
 
-    def _is_stale(self, group: RolloutGroup, policy_version: int) -> bool:
-        return (
-            self._clock() - group.received_at > self._max_age_seconds
-            or policy_version - group.policy_version > self._max_policy_lag
-        )
-
     def _expire(self) -> None:
         oldest = self._clock() - self._max_age_seconds
         for author, peer in list(self._peers.items()):
@@ -200,10 +199,6 @@ class ReplayBuffer:
     def _drop_oldest_of(self, author: str, reason: Drop) -> None:
         self._dropped[reason] += 1
         self._remove(author, next(iter(self._peers[author].groups)))
-
-    def _drop_oldest_local(self, reason: Drop) -> None:
-        self._dropped[reason] += 1
-        self._local_bytes -= self._local.popleft().size_bytes
 
     def _remove(self, author: str, group_id: str) -> None:
         peer = self._peers[author]

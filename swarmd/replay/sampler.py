@@ -2,15 +2,18 @@
 
 The draw over peers' groups is uniform, as in the paper (arXiv 2509.08721, section 3). Where fewer
 than J are at hand the batch is filled with own groups, so a node alone trains on I + J of its own.
+Own groups that could not be used in time otherwise go before external ones.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.pace import Pace
 from swarmd.types import RolloutGroup
 
 
@@ -21,42 +24,47 @@ class Batch(msgspec.Struct, frozen=True):
     external: int
     """How many of them are peers'."""
     filled: int
-    """How many own groups stand in for external ones that were not there."""
+    """How many own groups stand in for external ones that were not there or had to stand back."""
 
 
 class Sampler:
-    """Draws batches of `local_groups` (I) own and up to `external_groups` (J) peers' groups."""
+    """Draws batches of own and peers' groups, in the sizes that `pace` names."""
 
-    def __init__(
-        self, buffer: ReplayBuffer, *, local_groups: int, external_groups: int, generator: random.Random
-    ) -> None:
+    def __init__(self, buffer: ReplayBuffer, pace: Pace, generator: random.Random) -> None:
+        self.pace = pace
         self._buffer = buffer
-        self._local_groups = local_groups
-        self._external_groups = external_groups
         self._generator = generator
 
-    @property
-    def batch_groups(self) -> int:
-        """Groups in a full batch, I + J."""
-        return self._local_groups + self._external_groups
+    def missing(self, policy_version: int, in_flight: Sequence[int] = ()) -> int:
+        """How many more groups are needed before `draw` can fill a batch. 0: it can now.
 
-    def missing(self, policy_version: int) -> int:
-        """How many more groups are needed before `draw` can fill a batch. 0: it can now."""
-        external = min(self._external_groups, len(self._buffer.drawable()))
-        return max(0, self.batch_groups - external - self._buffer.local_waiting(policy_version))
+        `in_flight` are the versions that sample own groups now, oldest first.
+        """
+        own = self.pace.batch_groups - self._external(policy_version, in_flight)
+        return max(0, own - len(self._buffer.local_versions()))
 
-    def draw(self, policy_version: int) -> Batch | None:
+    def draw(self, policy_version: int, in_flight: Sequence[int] = ()) -> Batch | None:
         """A full batch, or None where too few groups are at hand.
 
         Own groups come oldest first and are used once. External ones are drawn uniformly without
         replacement; each use is counted by the buffer.
         """
-        if self.missing(policy_version) > 0:
+        if self.missing(policy_version, in_flight) > 0:
             return None
-        drawable = self._buffer.drawable()
-        external = self._generator.sample(drawable, min(self._external_groups, len(drawable)))
+        count = self._external(policy_version, in_flight)
+        external = self._generator.sample(self._buffer.drawable(), count)
         for group in external:
             self._buffer.mark_drawn(group)
-        filled = self._external_groups - len(external)
-        local = self._buffer.take_local(self._local_groups + filled)
-        return Batch(groups=local + tuple(external), external=len(external), filled=filled)
+        filled = max(0, self.pace.external_groups - count)
+        local = self._buffer.take_local(self.pace.batch_groups - count)
+        return Batch(groups=local + tuple(external), external=count, filled=filled)
+
+    def _external(self, policy_version: int, in_flight: Sequence[int]) -> int:
+        """How many external groups the next batch has: J, less where own ones are due or none are there."""
+        pace = self.pace
+        due = 0
+        if pace.local_groups:
+            due = pace.due((*self._buffer.local_versions(), *in_flight), policy_version)
+        else:
+            self._buffer.forget_local(policy_version - pace.max_policy_lag)
+        return max(0, min(pace.external_groups, len(self._buffer.drawable()), pace.batch_groups - due))

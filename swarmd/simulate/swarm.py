@@ -33,6 +33,7 @@ from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
 from swarmd.rewards.verifier import VerifierPool
+from swarmd.rooms import pace
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
@@ -158,12 +159,7 @@ class _Node:
             max_uses=replay.max_uses,
             clock=time.monotonic,
         )
-        sampler = Sampler(
-            self._buffer,
-            local_groups=replay.local_groups,
-            external_groups=replay.external_groups,
-            generator=random.Random(self._seeds.getrandbits(62)),
-        )
+        sampler = Sampler(self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)))
         trainer = TrainerClient(self._model.call, NO_DEADLINE_SECONDS)
         self.train = TrainLoop(sampler, trainer, config.node.rounds, self._note_round)
 
@@ -190,8 +186,8 @@ class _Node:
                 batch_questions=config.rollout.batch_questions,
                 max_new_tokens=self._max_new_tokens,
                 temperature=config.rollout.temperature,
-                max_ahead=config.schedule.max_ahead,
             ),
+            pace=pace(config),
             # Streams follow the plan's seed and the node's number: the same plan asks the same questions.
             source=TaskSource(self.manifest, f"simulated-{self.number}", config.node.seed),
             generator=self._generator,

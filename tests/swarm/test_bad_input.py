@@ -194,7 +194,7 @@ def test_what_is_in_the_way_of_a_starting_node_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.glob("run/*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_starting_ends_the_node_with_exit_0(
     make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool], number: signal.Signals
 ) -> None:

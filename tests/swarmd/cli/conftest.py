@@ -12,6 +12,7 @@ from swarmd.paths import Home
 PROGRAM = """
 import asyncio, signal, sys
 from pathlib import Path
+from swarmd.errors import SwarmdError
 from swarmd.monitor.control_server import ControlServer
 from swarmd.monitor.status import BootstrapStatus, LastKnown, NodeStatus, PeerStatus, save_last_known
 from swarmd.paths import Home
@@ -31,6 +32,11 @@ peers = (
                rejected={"stale": 2, "quota": 5}, last_seen_seconds=1.5),
 )
 
+async def save():
+    if (home.folder / "disk is full").exists():
+        raise SwarmdError("no checkpoint as asked: the disk is full")
+    return str(home.checkpoints / "checkpoint-60")
+
 async def run():
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -40,7 +46,7 @@ async def run():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if manner == "answers":
         async with ControlServer(
-            home.control_socket, status=lambda: status, peers=lambda: peers, stop=ended.set
+            home.control_socket, status=lambda: status, peers=lambda: peers, save=save, stop=ended.set
         ):
             print("up", flush=True)
             await ended.wait()

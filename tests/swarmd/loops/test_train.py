@@ -10,6 +10,7 @@ from swarmd.errors import WorkerError
 from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop, WeightsLoop
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
 from swarmd.training.messages import StepMetrics, StepReply
 from swarmd.types import RolloutGroup, WeightHandle
@@ -72,7 +73,7 @@ def make_loop(buffer: ReplayBuffer, trainer: FakeTrainer, rounds: int, seen: lis
     async def on_round(done: Round) -> None:
         seen.append(done)
 
-    sampler = Sampler(buffer, local_groups=1, external_groups=1, generator=random.Random(0))
+    sampler = Sampler(buffer, Pace(1, 1, max_ahead=2, max_policy_lag=100), random.Random(0))
     return TrainLoop(sampler, trainer, rounds, on_round)  # type: ignore[arg-type]
 
 

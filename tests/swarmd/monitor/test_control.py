@@ -15,6 +15,7 @@ from swarmd.monitor.control import (
     current_or_last_known,
     fetch_peers,
     fetch_status,
+    request_checkpoint,
     request_stop,
 )
 from swarmd.monitor.control_server import ControlServer
@@ -23,8 +24,8 @@ from swarmd.paths import Home
 
 
 @contextlib.asynccontextmanager
-async def served(path, stop=lambda: None, status=sample_status):
-    async with ControlServer(path, status=status, peers=sample_peers, stop=stop):
+async def served(path, stop=lambda: None, status=sample_status, save=None):
+    async with ControlServer(path, status=status, peers=sample_peers, save=save, stop=stop):
         yield
 
 
@@ -42,6 +43,24 @@ async def test_stop_reaches_the_node_and_names_its_process(tmp_path):
         reply = await asyncio.to_thread(request_stop, path)
     assert asked == [True]
     assert reply.pid == os.getpid()
+
+
+async def test_a_checkpoint_is_written_before_the_answer_and_a_failure_is_told(tmp_path):
+    path = tmp_path / "control.sock"
+    outcomes = ["checkpoints/checkpoint-7", SwarmdError("no checkpoint: the disk is full")]
+
+    async def save():
+        await asyncio.sleep(0)
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, SwarmdError):
+            raise outcome
+        return outcome
+
+    async with served(path, save=save):
+        reply = await asyncio.to_thread(request_checkpoint, path, 5.0)
+        assert reply.path == "checkpoints/checkpoint-7"
+        with pytest.raises(ControlError, match="no checkpoint: the disk is full"):
+            await asyncio.to_thread(request_checkpoint, path, 5.0)
 
 
 async def test_only_this_user_may_connect_and_the_socket_goes_with_the_server(tmp_path):

@@ -151,15 +151,28 @@ def test_own_groups_are_taken_oldest_first_and_once(make_group: MakeGroup) -> No
     for number in range(3):
         buffer.add_local(make_group(number, "self"))
     assert [group.task.index for group in buffer.take_local(2)] == [0, 1]
-    assert buffer.local_waiting(policy_version=0) == 1
+    assert buffer.local_versions() == (0,)
 
 
-def test_own_groups_of_an_old_policy_are_forgotten_and_counted(make_group: MakeGroup) -> None:
+def test_own_groups_are_never_dropped_for_age_or_for_room(make_group: MakeGroup) -> None:
+    clock = Clock()
+    buffer = make_buffer(clock, capacity_bytes=250)
+    buffer.add_external(make_group(9))
+    for number in range(5):
+        buffer.add_local(make_group(number, "self"))
+    clock.now += 1_000_000
+    assert (buffer.stats().local, buffer.stats().external) == (5, 0)
+    assert [group.task.index for group in buffer.take_local(9)] == [0, 1, 2, 3, 4]
+
+
+def test_own_groups_of_an_old_policy_are_forgotten_on_request_and_counted(make_group: MakeGroup) -> None:
     buffer = make_buffer()
     buffer.add_local(make_group(1, "self", version=0))
     buffer.add_local(make_group(2, "self", version=1))
-    assert buffer.local_waiting(policy_version=5) == 1
+    buffer.forget_local(before_version=1)
+    assert buffer.local_versions() == (1,)
     assert buffer.stats().dropped == {"local_stale": 1}
+    assert buffer.stats().bytes == 100
 
 
 @pytest.mark.parametrize("capacity_bytes", [150, 1000])
@@ -188,7 +201,7 @@ def test_whatever_arrives_the_bounds_hold_and_the_bytes_add_up(
         stats = buffer.stats()
         assert stats.external <= 6
         assert max(stats.by_author.values(), default=0) <= 3
-        assert stats.bytes <= capacity_bytes or (stats.local == 1 and stats.external == 0)
+        assert stats.bytes <= capacity_bytes or stats.external == 0
     while buffer.take_local(1):
         pass
     clock.now += 1000

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
 from swarmd.types import RolloutGroup
 
@@ -34,8 +35,9 @@ def make_buffer(make_group: Callable[..., RolloutGroup]) -> MakeBuffer:
     return make
 
 
-def make_sampler(buffer: ReplayBuffer, seed: int = 0) -> Sampler:
-    return Sampler(buffer, local_groups=4, external_groups=4, generator=random.Random(seed))
+def make_sampler(buffer: ReplayBuffer, seed: int = 0, local_groups: int = 4) -> Sampler:
+    pace = Pace(local_groups, external_groups=4, max_ahead=24, max_policy_lag=4)
+    return Sampler(buffer, pace, random.Random(seed))
 
 
 def test_a_batch_has_i_own_and_j_external_groups(make_buffer: MakeBuffer) -> None:
@@ -71,9 +73,41 @@ def test_external_groups_never_stand_in_for_own_ones(make_buffer: MakeBuffer) ->
     assert sampler.missing(policy_version=0) == 1
 
 
-def test_stale_own_groups_do_not_count_as_waiting(make_buffer: MakeBuffer) -> None:
+def test_own_groups_are_used_however_old_they_are(make_buffer: MakeBuffer) -> None:
     sampler = make_sampler(make_buffer(local=8, external=0))
-    assert sampler.missing(policy_version=5) == 8
+    assert sampler.missing(policy_version=50) == 0
+    batch = sampler.draw(policy_version=50)
+    assert batch is not None
+    assert [group.task.index for group in batch.groups] == list(range(8))
+
+
+def test_own_groups_that_would_get_too_old_go_before_external_ones(make_buffer: MakeBuffer) -> None:
+    # Sampled by version 0, which may lag by 4: the steps at versions 3 and 4 are the last for them.
+    batch = make_sampler(make_buffer(local=14, external=9)).draw(policy_version=3)
+    assert batch is not None
+    assert (batch.external, batch.filled) == (2, 2)
+    assert [group.is_local for group in batch.groups] == [True] * 6 + [False] * 2
+
+
+def test_a_batch_waits_for_groups_in_flight_that_would_get_too_old(make_buffer: MakeBuffer) -> None:
+    sampler = make_sampler(make_buffer(local=4, external=9))
+    assert sampler.missing(policy_version=4) == 0
+    assert sampler.missing(policy_version=4, in_flight=[0, 0]) == 2
+    assert sampler.draw(policy_version=4, in_flight=[0, 0]) is None
+    assert sampler.missing(policy_version=4, in_flight=[4, 4]) == 0
+
+
+def test_a_node_that_learns_from_peers_keeps_own_groups_in_reserve_until_they_are_old(
+    make_buffer: MakeBuffer,
+) -> None:
+    buffer = make_buffer(local=4, external=4)
+    sampler = make_sampler(buffer, local_groups=0)
+    batch = sampler.draw(policy_version=4)
+    assert batch is not None
+    assert (batch.external, len(buffer.local_versions())) == (4, 4)
+    assert sampler.missing(policy_version=4) == 0
+    assert sampler.missing(policy_version=5) == 4
+    assert buffer.stats().dropped == {"local_stale": 4}
 
 
 def test_a_drawn_external_group_is_not_drawn_again(make_buffer: MakeBuffer) -> None:
