@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Annotated
+
 import msgspec
 import typer
 
 from swarmd.cli.columns import columns, counts, printable, span
 from swarmd.cli.options import HomeOption, JsonOption, chosen_home
+from swarmd.errors import SwarmdError
 from swarmd.monitor.control import current_or_last_known
 from swarmd.monitor.status import NodeStatus, TrainingStatus
+from swarmd.paths import Home
 
 __all__ = ["describe", "status"]
 
 
-def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+class Required(StrEnum):
+    """What a health check asks of a node."""
+
+    RUNNING = "running"
+    TRAINING = "training"
+
+
+def status(
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    required: Annotated[
+        Required | None,
+        typer.Option(
+            "--require", help="Exit with 1 unless the node answers (running) or trains.", show_default=False
+        ),
+    ] = None,
+) -> None:
     """Show what a node does, or its last known state."""
     chosen = chosen_home(home)
     known = current_or_last_known(chosen)
+    if required is not None:
+        _require(required, known.status.state if known else "stopped", chosen)
     if as_json:
         never_ran = NodeStatus(peer_id="", swarm="", swarm_id="", model="", state="stopped")
         typer.echo(msgspec.json.encode(known.status if known else never_ran).decode())
@@ -24,6 +47,11 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
         typer.echo(f"stopped: no node has run in {chosen.folder}")
     else:
         typer.echo(describe(known.status))
+
+
+def _require(required: Required, state: str, home: Home) -> None:
+    if state == "stopped" or (required == Required.TRAINING and state != "training"):
+        raise SwarmdError(f"the node of {home.folder} is not {required}: it is {state}")
 
 
 def describe(status: NodeStatus) -> str:

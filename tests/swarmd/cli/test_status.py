@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
 from swarmd.cli.app import run_command_line
-from swarmd.cli.status import describe
+from swarmd.cli.status import Required, _require, describe
+from swarmd.errors import SwarmdError
 from swarmd.monitor.status import NodeStatus, TrainingStatus
 from swarmd.paths import Home
 
@@ -39,6 +41,24 @@ def test_json_keeps_the_contract(node: StartNode, home: Home, capsys: pytest.Cap
     assert set(contract.split()) <= set(shown)
     assert set(shown["reward"]) >= {"local_mean", "external_mean", "eval"}
     assert set(shown["buffer"]) >= {"local", "external", "bytes", "rejected"}
+
+
+def test_a_health_check_fails_unless_the_node_does_what_is_required(
+    node: StartNode, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node("answers")
+    for required in ("running", "training"):
+        assert run_command_line(["status", "--require", required, "--home", str(home.folder)]) == 0
+    assert run_command_line(["stop", "--home", str(home.folder)]) == 0
+    for required in ("running", "training"):
+        assert run_command_line(["status", "--require", required, "--home", str(home.folder)]) == 1
+        assert f"is not {required}: it is stopped" in capsys.readouterr().err
+
+
+def test_a_node_that_starts_runs_and_does_not_train_yet() -> None:
+    _require(Required.RUNNING, "starting", Home(Path("home")))
+    with pytest.raises(SwarmdError, match="not training: it is starting"):
+        _require(Required.TRAINING, "starting", Home(Path("home")))
 
 
 def test_stopped_node_shows_its_last_known_state(
