@@ -7,7 +7,7 @@ came from.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,6 +15,7 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+ShareOrAuto = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
@@ -42,9 +43,11 @@ class ModelSection(Section):
     name: str = "tiny"
     """A known name (`swarmd model list`) or the path of a folder with safetensors weights."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N. cpu is always honoured."""
+    """auto, cpu, cuda or cuda:N, for generator and trainer. auto: each on a GPU of its own where there are
+    two, both on one where there is one, else the CPU. cuda: the same, and no GPU is an error."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: what the device computes well; float32 on a CPU for small models."""
+    """auto: bfloat16 where the device computes it. Else float32 on a CPU, and for small models there
+    anyway; on a GPU float16 for the generator, while the trainer keeps to float32."""
     threads: NonNegative = 0
     """CPU threads of each torch process. 0: chosen from the number of cores."""
 
@@ -155,8 +158,11 @@ class GenerationSection(Section):
     kv_cache_bytes: NonNegative = 0
     """vLLM's key-value cache. 0: room for 64 completions of full context, at most 1 GiB on a CPU and
     what `memory_share` leaves beside the weights on a GPU."""
-    memory_share: Share = 0.4
-    """Largest part of a GPU's memory that vLLM may occupy; the trainer needs the rest."""
+    device: str = ""
+    """Of the generator alone: auto, cpu, cuda or cuda:N. Empty: as model.device."""
+    memory_share: ShareOrAuto = 0.0
+    """Largest part of a GPU's memory that the generator may occupy. 0: 0.4 of what is free on a GPU that the
+    trainer uses too, 0.9 on one of its own."""
     stall_seconds: PositiveSeconds = 60.0
     """A vLLM that makes no step for this long is given up, and the generator restarted."""
     timeout_seconds: PositiveSeconds = 600.0
@@ -262,8 +268,17 @@ class TrainingSection(Section):
     """Train LoRA adapters of this rank instead of all weights; needs the extra `lora`. 0: all weights."""
     lora_alpha: Annotated[float, Field(gt=0)] = 32.0
     """Adapters are scaled by lora_alpha / lora_rank."""
+    device: str = ""
+    """Of the trainer alone: auto, cpu, cuda or cuda:N. Empty: as model.device."""
+    memory_share: ShareOrAuto = 0.0
+    """Largest part of a GPU's memory that the trainer may occupy. 0: half of what is free on a GPU that the
+    generator uses too, 0.9 on one of its own."""
     timeout_seconds: PositiveSeconds = 600.0
     """Deadline of one training step; a trainer that passes it is restarted."""
+
+    def options(self) -> dict[str, Any]:
+        """How to optimise: all but what is about the process and its device."""
+        return self.model_dump(exclude={"timeout_seconds", "device", "memory_share"})
 
 
 class ScheduleSection(Section):

@@ -32,8 +32,13 @@ def broken_rule(config: Config) -> tuple[str, str] | None:
 def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
     yield from _numbers(config)
     yield from _addresses(config)
-    if not _DEVICE.fullmatch(config.model.device):
-        yield "model.device", f"must be auto, cpu, cuda or cuda:N, got {config.model.device!r}"
+    for key, device in (
+        ("model.device", config.model.device),
+        ("generation.device", config.generation.device or "auto"),
+        ("training.device", config.training.device or "auto"),
+    ):
+        if not _DEVICE.fullmatch(device):
+            yield key, f"must be auto, cpu, cuda or cuda:N, got {device!r}"
     if not config.model.name:
         yield "model.name", "must be a known model or a folder, got nothing"
     if config.rollout.group_size < 2:

@@ -27,6 +27,7 @@ from swarmd.errors import ConfigError, SwarmdError, WorkerError
 from swarmd.identity import Identity
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.loops.train import Round
+from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder, resolve
 from swarmd.monitor.control_server import ControlServer
 from swarmd.monitor.history import History
@@ -60,8 +61,12 @@ CHECKPOINT_SECONDS = 120.0
 LAST_KNOWN_SECONDS = 5.0
 
 
-def run_node(config: Config, home: Home, *, console: bool, reread: Callable[[], Config]) -> int:
-    """Run a node until it is done or asked to stop. Returns the exit code.
+def run_node(
+    config: Config, home: Home, placement: Placement, *, console: bool, reread: Callable[[], Config]
+) -> int:
+    """Run a node until it is done or asked to stop; its model is computed where `placement` says.
+
+    Returns the exit code.
 
     `reread` reads the configuration again, from all its sources; it raises ConfigError.
 
@@ -80,7 +85,7 @@ def run_node(config: Config, home: Home, *, console: bool, reread: Callable[[], 
             to_stderr=console and not has_screen(console),
         )
         with lock_identity(identity.peer_id), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            node = Node(config, home, model, manifest, identity, attended=console, reread=reread)
+            node = Node(config, home, model, placement, manifest, identity, attended=console, reread=reread)
             runner.run(node.run())
     return 0
 
@@ -97,6 +102,7 @@ class Node:
         config: Config,
         home: Home,
         model: ModelFolder,
+        placement: Placement,
         manifest: Manifest,
         identity: Identity,
         *,
@@ -114,7 +120,7 @@ class Node:
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None
         self._source: TaskSource | None = None
-        self._processes = Processes(config, home, model, manifest, self._state, self._note_worker)
+        self._processes = Processes(config, home, model, placement, manifest, self._state, self._note_worker)
         replay = config.replay
         self._buffer = ReplayBuffer(
             capacity_groups=replay.capacity_groups,
@@ -138,6 +144,7 @@ class Node:
             name=config.node.name or identity.peer_id[-6:],
             config=config,
             model=model,
+            placement=placement,
             manifest=manifest,
             loops=self._state,
             processes=self._processes,
@@ -233,8 +240,6 @@ class Node:
             self._manifest, self._identity.peer_id, self._config.node.seed, saved.source_position
         )
         self._observer.notes += ready.notes
-        if self._processes.generator_ready and self._processes.generator_ready.note:
-            self._observer.notes.append(self._processes.generator_ready.note)
         if self._processes.verifier_ready:
             self._observer.notes += [
                 f"scoring is less enclosed: no {layer}"

@@ -17,6 +17,7 @@ from swarmd import __version__
 from swarmd.config import Config
 from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round
+from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder
 from swarmd.monitor.history import History, RoundRecord
 from swarmd.monitor.loop_lag import LoopLag
@@ -33,6 +34,7 @@ from swarmd.monitor.status import (
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.tasks.manifest import Manifest
+from swarmd.workers.supervisor import Worker
 
 if TYPE_CHECKING:
     from swarmd.network import Network
@@ -50,6 +52,7 @@ class Observer:
     name: str
     config: Config
     model: ModelFolder
+    placement: Placement
     manifest: Manifest
     loops: LoopState
     processes: Processes
@@ -147,15 +150,7 @@ class Observer:
                 bytes=stats.bytes,
                 rejected=self._rejected(stats.dropped),
             ),
-            workers={
-                worker.name: WorkerStatus(
-                    pid=worker.pid,
-                    state=worker.state,
-                    restarts=worker.restarts,
-                    doing="" if worker.state == "ready" else worker.progress,
-                )
-                for worker in self.processes.workers
-            },
+            workers={worker.name: self._worker(worker) for worker in self.processes.workers},
             training=self._training(),
             rounds_per_minute=rounds_per_minute,
             tokens_per_second=tokens_per_second,
@@ -186,6 +181,21 @@ class Observer:
                 last_seen_seconds=view.last_seen_seconds,
             )
             for view in self.network.peers.views(self._connected())
+        )
+
+    def _worker(self, worker: Worker) -> WorkerStatus:
+        place = {"trainer": self.placement.trainer, "generator": self.placement.generator}.get(worker.name)
+        ready, why = self.processes.generator_ready, place.why if place else ""
+        if worker.name == "generator" and ready is not None:
+            why = "; ".join(part for part in (why, ready.note) if part)
+        return WorkerStatus(
+            pid=worker.pid,
+            state=worker.state,
+            restarts=worker.restarts,
+            doing="" if worker.state == "ready" else worker.progress,
+            device=place.device if place else "",
+            dtype=place.dtype if place else "",
+            why=why,
         )
 
     def _connected(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
 from swarmd.generation.messages import GeneratorReady, GeneratorSettings
 from swarmd.loops.state import LoopState
+from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder
 from swarmd.paths import Home
 from swarmd.rewards.messages import INITIALISE as INITIALISE_VERIFIER
@@ -42,6 +43,7 @@ class Processes:
         config: Config,
         home: Home,
         model: ModelFolder,
+        placement: Placement,
         manifest: Manifest,
         state: LoopState,
         on_event: Callable[[WorkerEvent], None],
@@ -52,6 +54,7 @@ class Processes:
         self._config = config
         self._home = home
         self._model = model
+        self._placement = placement
         self._manifest = manifest
         self._state = state
         self._on_event = on_event
@@ -107,14 +110,13 @@ class Processes:
         )
 
     async def _start_trainer(self, worker: Worker) -> None:
-        config = self._config
-        options = config.training.model_dump(exclude={"timeout_seconds"})
+        config, place = self._config, self._placement.trainer
         ready = await worker.call(
             INITIALISE_TRAINER,
             TrainerSettings(
                 model_path=str(self._model.path),
-                device=config.model.device,
-                dtype=config.model.dtype,
+                device=place.device,
+                dtype=place.dtype,
                 threads=config.model.threads,
                 seed=config.node.seed,
                 channel_name=self._channel_name,
@@ -122,7 +124,9 @@ class Processes:
                 checkpoint_keep=config.schedule.checkpoint_keep,
                 temperature=config.rollout.temperature,
                 max_new_tokens=self.max_new_tokens,
-                options=TrainingOptions(**options),
+                options=TrainingOptions(**config.training.options()),
+                memory_share=place.memory_share,
+                publish_dtype=self._placement.generator.dtype,
             ),
             config.workers.start_timeout_seconds,
         )
@@ -134,19 +138,19 @@ class Processes:
         self._state.notify()
 
     async def _start_generator(self, worker: Worker) -> None:
-        config = self._config
+        config, place = self._config, self._placement.generator
         self._state.served_version = None
         self.generator_ready = await worker.call(
             INITIALISE_GENERATOR,
             GeneratorSettings(
                 model_path=str(self._model.path),
                 engine=config.generation.engine,
-                device=config.model.device,
-                dtype=config.model.dtype,
+                device=place.device,
+                dtype=place.dtype,
                 threads=config.model.threads,
                 seed=config.node.seed,
                 kv_cache_bytes=config.generation.kv_cache_bytes,
-                memory_share=config.generation.memory_share,
+                memory_share=place.memory_share,
                 stall_seconds=config.generation.stall_seconds,
             ),
             config.workers.start_timeout_seconds,

@@ -11,18 +11,23 @@ from swarmd.errors import ConfigError, HomeInUseError
 from swarmd.generation.vllm_choice import find_vllm, why_not
 from swarmd.identity import Identity
 from swarmd.models.folder_check import check_folder
-from swarmd.models.resolve import resolve
+from swarmd.models.placement import Placement, Wish, place
+from swarmd.models.probe import probe_machine
+from swarmd.models.resolve import ModelFolder, resolve
+from swarmd.models.shape import read_shape
 from swarmd.paths import Home
 from swarmd.tasks.manifest import Manifest
 
 __all__ = ["check_before_start"]
 
 
-def check_before_start(config: Config, home: Home) -> None:
+def check_before_start(config: Config, home: Home) -> Placement:
     """Raise the error that a node with this configuration would stop with, if there is one.
 
-    Raises ConfigError (manifest, group size, engine, model), HomeInUseError, HomeError or IdentityFileError.
-    Makes the folders of the home. A model that has to be downloaded is downloaded here.
+    Returns where its model is to be computed.
+
+    Raises ConfigError (manifest, group size, engine, model, device), HomeInUseError, HomeError or
+    IdentityFileError. Makes the folders of the home. A model that has to be downloaded is downloaded here.
     """
     manifest = Manifest.load(config.swarm.manifest) if config.swarm.manifest else None
     running = home.running_pid()
@@ -33,10 +38,26 @@ def check_before_start(config: Config, home: Home) -> None:
     model = resolve(config.model.name)
     check_folder(model.path)
     _check_against_manifest(config, manifest or Manifest.load(model.manifest_hint))
+    placement = _place(config, model)
     home.prepare()
     # A link that leads nowhere is there, too: a new identity must not be written through it.
     if os.path.lexists(home.identity_key):
         Identity.load(home.identity_key)
+    return placement
+
+
+def _place(config: Config, model: ModelFolder) -> Placement:
+    wishes = [
+        Wish(
+            f"{name}.device" if section.device else "model.device",
+            section.device or config.model.device,
+            section.memory_share,
+        )
+        for name, section in (("generation", config.generation), ("training", config.training))
+    ]
+    machine = probe_machine(with_gpus=any(wish.device != "cpu" for wish in wishes))
+    shape = read_shape(model.path)
+    return place(machine, wishes[0], wishes[1], config.model.dtype, shape.parameters if shape else 0)
 
 
 def _check_against_manifest(config: Config, manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from swarmd.cli.preflight import check_before_start
 from swarmd.config import Config
 from swarmd.config_sources import Flag, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.models.placement import Placement
 from swarmd.paths import Home
 
 __all__ = ["start"]
@@ -83,19 +84,23 @@ def start(
         return load_config(chosen.config_file, os.environ, config, settings or (), given).config
 
     first = read()
-    check_before_start(first, chosen)
+    placement = check_before_start(first, chosen)
+    for name, place in (("generator", placement.generator), ("trainer", placement.trainer)):
+        say(f"{name} on {place.device} in {place.dtype}: {place.why}")
     if detached:
-        raise typer.Exit(detach(chosen, lambda: _run(first, chosen, console=False, reread=read)))
-    raise typer.Exit(_run(first, chosen, console=True, reread=read))
+        raise typer.Exit(detach(chosen, lambda: _run(first, chosen, placement, console=False, reread=read)))
+    raise typer.Exit(_run(first, chosen, placement, console=True, reread=read))
 
 
-def _run(config: Config, home: Home, *, console: bool, reread: Callable[[], Config]) -> int:
+def _run(
+    config: Config, home: Home, placement: Placement, *, console: bool, reread: Callable[[], Config]
+) -> int:
     if console:
         say("loading libraries")
     from swarmd.node import run_node
 
     try:
-        return run_node(config, home, console=console, reread=reread)
+        return run_node(config, home, placement, console=console, reread=reread)
     except SwarmdError:
         raise
     except Exception as error:  # The last boundary: a bug is told in one line, too, and ends as a failure.

@@ -79,7 +79,8 @@ def describe(status: NodeStatus) -> str:
         rows.append(("bootstrap", f"{entry.address}: {seen} for {span(entry.seconds)}"))
     for name, worker in status.workers.items():
         doing = f", {worker.doing}" if worker.doing else ""
-        rows.append((f"worker {name}", f"{worker.state}{doing}, {worker.restarts} restarts"))
+        where = f", {worker.device} in {worker.dtype} ({worker.why})" if worker.device else ""
+        rows.append((f"worker {name}", f"{worker.state}{doing}, {worker.restarts} restarts{where}"))
     if status.buffer.rejected:
         rows.append(("rejected", counts(status.buffer.rejected)))
     if status.unpublished:

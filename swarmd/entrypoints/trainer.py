@@ -14,7 +14,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from swarmd.errors import CheckpointError, TrainingError
-from swarmd.models.device import Compute, choose_compute, choose_threads
+from swarmd.models.device import Compute, choose_compute, choose_threads, limit_memory
 from swarmd.models.tokenization import fingerprint, load_tokenizer
 from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
 from swarmd.training.messages import (
@@ -53,6 +53,9 @@ class TrainerProcess:
         self.close()
         torch.set_num_threads(choose_threads(settings.threads))
         compute = choose_compute(settings.device, settings.dtype)
+        limit_memory(compute.device, settings.memory_share)
+        # The generator reads the weights in its own format, which takes half the memory where it is shorter.
+        publish_dtype: torch.dtype = getattr(torch, settings.publish_dtype or compute.dtype_name)
         digest = model_digest(settings.model_path)
         store = CheckpointStore(Path(settings.checkpoint_folder), settings.checkpoint_keep)
         report_progress("loading tokenizer and model")
@@ -67,18 +70,18 @@ class TrainerProcess:
         )
         report_progress("looking for a checkpoint")
         found = store.load_newest(digest)
-        notes = compute.notes
+        notes: tuple[str, ...] = ()
         if found is not None:
             checkpoint, path, damaged = found
             _resume(trainer, checkpoint, path)
             notes += damaged
         report_progress("publishing weights")
-        weights = _published(trainer, compute)
+        weights = _published(trainer, publish_dtype)
         # Of nodes that were killed: each would occupy memory for ever.
         remove_leftovers(CHANNEL_PREFIX)
         writer = WeightWriter.create(settings.channel_name, weights)
         writer.publish(trainer.policy_version, weights)
-        self._running = _Running(trainer, store, writer, compute, digest)
+        self._running = _Running(trainer, store, writer, publish_dtype, digest)
         return TrainerReady(
             handle=writer.handle,
             policy_version=trainer.policy_version,
@@ -99,7 +102,7 @@ class TrainerProcess:
         version_before = trainer.policy_version
         metrics = trainer.step(request.groups)
         if trainer.policy_version != version_before:
-            running.writer.publish(trainer.policy_version, _published(trainer, running.compute))
+            running.writer.publish(trainer.policy_version, _published(trainer, running.publish_dtype))
         return StepReply(trainer.policy_version, metrics)
 
     def save(self, request: SaveRequest) -> SaveReply:
@@ -142,7 +145,7 @@ class _Running:
     trainer: Trainer
     store: CheckpointStore
     writer: WeightWriter
-    compute: Compute
+    publish_dtype: torch.dtype
     model_digest: str
 
 
@@ -185,9 +188,9 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
         raise CheckpointError(f"{path} cannot be resumed: {error}") from error
 
 
-def _published(trainer: Trainer, compute: Compute) -> dict[str, torch.Tensor]:
+def _published(trainer: Trainer, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The weights as the generator computes with them."""
-    return {name: tensor.to(compute.dtype) for name, tensor in trainer.policy.weights().items()}
+    return {name: tensor.to(dtype) for name, tensor in trainer.policy.weights().items()}
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ class GeneratorSettings(msgspec.Struct, frozen=True):
     engine: str
     """auto, transformers or vllm."""
     device: str
-    """auto, cpu, cuda or cuda:N."""
+    """cpu or cuda:N; auto and cuda choose."""
     dtype: str
-    """auto, float32, bfloat16 or float16."""
+    """float32, bfloat16 or float16; auto chooses."""
     threads: int
     """CPU threads of torch; 0: chosen from the number of cores."""
     seed: int
@@ -38,7 +38,7 @@ class GeneratorSettings(msgspec.Struct, frozen=True):
     kv_cache_bytes: int = 0
     """vLLM's key-value cache. 0: chosen from model and memory."""
     memory_share: float = 0.4
-    """Largest part of a GPU's memory that vLLM may occupy."""
+    """Largest part of a GPU's memory that it may occupy."""
     stall_seconds: float = 60.0
     """A vLLM that makes no step for this long is given up."""
 

@@ -27,7 +27,7 @@ from swarmd.generation.messages import (
 from swarmd.generation.model import end_token_ids, load_model, memory_cost, replace_weights
 from swarmd.generation.prompts import encode_prompts
 from swarmd.generation.sampling import uniform_stream
-from swarmd.models.device import choose_compute, choose_threads
+from swarmd.models.device import choose_compute, choose_threads, limit_memory
 from swarmd.models.tokenization import (
     Tokenizer,
     decode_completion,
@@ -39,8 +39,8 @@ from swarmd.types import Completion, FinishReason, SampledGroup
 __all__ = ["TransformersEngine"]
 
 _CPU_BATCH_BYTES = 1 << 30
-_GPU_BATCH_SHARE = 0.25
-"""Of the memory that is free once the model is loaded; the trainer needs the rest."""
+_GPU_BATCH_SHARE = 0.5
+"""Of what the generator may still take once the model is loaded; prompts are computed in the rest."""
 
 
 class TransformersEngine:
@@ -82,13 +82,15 @@ class TransformersEngine:
         """
         torch.set_num_threads(choose_threads(settings.threads))
         compute = choose_compute(settings.device, settings.dtype)
+        limit_memory(compute.device, settings.memory_share)
         tokenizer = load_tokenizer(settings.model_path)
         model = load_model(settings.model_path, compute.dtype).eval().to(compute.device)
         check_decoding(model)
         batch_bytes = _CPU_BATCH_BYTES
         if compute.device.type == "cuda":
-            batch_bytes = int(torch.cuda.mem_get_info(compute.device)[0] * _GPU_BATCH_SHARE)
-        note = "; ".join(part for part in (note, *compute.notes) if part)
+            total = torch.cuda.get_device_properties(compute.device).total_memory
+            left = total * settings.memory_share - torch.cuda.memory_allocated(compute.device)
+            batch_bytes = int(left * _GPU_BATCH_SHARE)
         return cls(model, tokenizer, settings.seed, batch_bytes, open_weights, note)
 
     @property

@@ -75,7 +75,7 @@ class VllmEngine:
             dtype=compute.dtype_name,
             tokenizer_fingerprint=fingerprint(self._tokenizer),
             context_tokens=self._context_tokens,
-            note="; ".join((note, *compute.notes)),
+            note=note,
         )
         # Imported only now: vLLM reads the environment when it is imported.
         from swarmd.generation.vllm_api import VllmServer

@@ -1,74 +1,48 @@
-"""A look at a model folder that needs no heavy library: files that are torn, empty or foreign are
-found before torch is imported, and so is a model that cannot fit into this machine.
+"""A look at a model folder that needs no heavy library: files that are torn, empty or foreign are found
+before torch is imported.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import struct
 from pathlib import Path
 
 from swarmd.errors import ConfigError
+from swarmd.models.weight_files import read_headers, read_object, weight_files
 
-__all__ = ["check_folder"]
+__all__ = ["check_folder", "has_chat_template", "missing_part"]
 
-_HEADER_LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors format."""
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
-def check_folder(folder: Path, memory_bytes: int | None = None) -> None:
-    """Raise ConfigError, in one line, when the files of a model cannot be what their names say.
-
-    `memory_bytes` is what this machine has, found out when it is None.
-    """
+def check_folder(folder: Path) -> None:
+    """Raise ConfigError, in one line, when the files of a model cannot be what their names say."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         if (folder / name).exists():
-            _check_object(folder / name)
-    weights = sorted(folder.glob("*.safetensors"))
-    for path in weights:
-        _check_safetensors(path)
-    size, memory = sum(path.stat().st_size for path in weights), memory_bytes or _memory_bytes()
-    if size > memory and not _has_gpu():
-        raise ConfigError(
-            f"the model in {folder} has {size / 1e9:.1f} GB of weights and this machine "
-            f"{memory / 1e9:.1f} GB of memory: choose a smaller model"
+            read_object(folder / name)
+    for path in weight_files(folder):
+        read_headers(path)
+
+
+def missing_part(folder: Path) -> str | None:
+    """What a folder lacks to be a model, None when nothing. Raises ConfigError as `weight_files` does."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    if not weight_files(folder):
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        return "safetensors weights" + (
+            " (there are pickled ones, which can run code and are not loaded)" if pickled else ""
         )
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        return "tokenizer.json"
+    return None
 
 
-def _check_object(path: Path) -> None:
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer of a folder comes with a chat template."""
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    path = folder / "tokenizer_config.json"
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; get the model anew") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"cannot read {path}: it holds no JSON object; get the model anew")
-
-
-def _check_safetensors(path: Path) -> None:
-    """Header and length, as the format says; the tensors themselves are read later."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            first = file.read(_HEADER_LENGTH.size)
-            length = _HEADER_LENGTH.unpack(first)[0] if len(first) == _HEADER_LENGTH.size else 0
-            fits = 0 < length <= min(_LONGEST_HEADER_BYTES, size - _HEADER_LENGTH.size)
-            header = json.loads(file.read(length) if fits else b"")
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        expected = _HEADER_LENGTH.size + length + max(ends, default=0)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a safetensors file, or damaged; get the model anew") from error
-    if size != expected:
-        raise ConfigError(f"{path} has {size} bytes instead of {expected}: it is torn; get the model anew")
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _has_gpu() -> bool:
-    """Whether there may be one: torch, which knows, takes seconds to import."""
-    return Path("/dev/nvidia0").exists() or Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+        return path.is_file() and bool(read_object(path).get("chat_template"))
+    except ConfigError:
+        return False

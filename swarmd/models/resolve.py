@@ -14,6 +14,7 @@ from pathlib import Path
 
 from swarmd.errors import ModelNotFoundError
 from swarmd.models.catalogue import CATALOGUE, nearest_names
+from swarmd.models.folder_check import missing_part
 
 __all__ = ["MANIFEST_KEY", "ModelFolder", "cached_folder", "resolve"]
 
@@ -71,7 +72,7 @@ def cached_folder(hub_id: str) -> Path | None:
         folder = Path(snapshot_download(hub_id, allow_patterns=list(_HUB_FILES), local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    return folder if _missing_part(folder) is None else None
+    return folder if missing_part(folder) is None else None
 
 
 def _hub_folder(hub_id: str, download: bool) -> Path:
@@ -80,7 +81,7 @@ def _hub_folder(hub_id: str, download: bool) -> Path:
         if not download:
             raise ModelNotFoundError(f"model {hub_id} is not on this machine: swarmd model fetch {hub_id}")
         folder = _download(hub_id)
-    missing = _missing_part(folder)
+    missing = missing_part(folder)
     if missing is not None:
         raise ModelNotFoundError(f"hub model {hub_id} has no {missing}")
     return folder
@@ -122,7 +123,7 @@ def _transport_errors() -> tuple[type[Exception], ...]:
 
 
 def _checked_manifest(folder: Path) -> str:
-    missing = _missing_part(folder)
+    missing = missing_part(folder)
     if missing is not None:
         raise ModelNotFoundError(f"folder {folder} holds no model: it has no {missing}")
     try:
@@ -131,16 +132,6 @@ def _checked_manifest(folder: Path) -> str:
         raise ModelNotFoundError(f"cannot read {folder / 'config.json'}: {error}") from None
     hint = values.get(MANIFEST_KEY) if isinstance(values, dict) else None
     return hint if isinstance(hint, str) else _DEFAULT_MANIFEST
-
-
-def _missing_part(folder: Path) -> str | None:
-    if not (folder / "config.json").is_file():
-        return "config.json"
-    if not any(folder.glob("*.safetensors")):
-        return "safetensors weights (pickled ones are not loaded)"
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "tokenizer.model")):
-        return "tokenizer.json"
-    return None
 
 
 def _suggestion(name: str) -> str:

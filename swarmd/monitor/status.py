@@ -44,6 +44,12 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     doing: str = ""
     """What it said last that it is busy with, while it starts."""
+    device: str = ""
+    """What it computes the model on: cpu or cuda:N. Empty: it has no model."""
+    dtype: str = ""
+    """The number format it computes in."""
+    why: str = ""
+    """Why this device and this format, and what samples."""
 
 
 class BootstrapStatus(msgspec.Struct, frozen=True, kw_only=True):

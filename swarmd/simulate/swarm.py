@@ -142,7 +142,7 @@ class _Node:
         self._max_new_tokens = config.rollout.max_new_tokens or manifest.max_new_tokens
         self._model = InProcessModel(
             resolve(config.model.name).path,
-            TrainingOptions(**config.training.model_dump(exclude={"timeout_seconds"})),
+            TrainingOptions(**config.training.options()),
             temperature=config.rollout.temperature,
             max_new_tokens=self._max_new_tokens,
             seed=self._seeds.getrandbits(31),

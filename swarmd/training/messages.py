@@ -67,7 +67,9 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     model_path: str
     """Folder with configuration, safetensors weights and tokenizer."""
     device: str
+    """cpu or cuda:N; auto and cuda choose."""
     dtype: str
+    """Computed in: float32, bfloat16 or float16; auto chooses. Trained weights are float32 always."""
     threads: int
     """0: chosen from the number of cores."""
     seed: int
@@ -81,6 +83,10 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     max_new_tokens: int
     """Token limit of a completion; the denominator of the aggregation `constant`."""
     options: TrainingOptions
+    memory_share: float = 1.0
+    """Largest part of a GPU's memory that it may occupy."""
+    publish_dtype: str = ""
+    """Format of the published weights: the generator's. Empty: as `dtype`."""
 
 
 class TrainerReady(msgspec.Struct, frozen=True):
@@ -101,7 +107,7 @@ class TrainerReady(msgspec.Struct, frozen=True):
     node_state: bytes | None
     """What the daemon stored with that checkpoint."""
     notes: tuple[str, ...]
-    """What a person should know: a checkpoint passed over, a GPU that does not work."""
+    """What a person should know: a checkpoint passed over."""
 
 
 class StepRequest(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ def test_folder_without_a_model_is_exit_2(tmp_path: Path, capsys: pytest.Capture
 def test_a_bug_ends_as_one_line_with_its_traceback_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_node(config: object, home: Home, *, console: bool) -> int:
+    def run_node(config: object, home: Home, placement: object, **_: object) -> int:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("swarmd.node.run_node", run_node)

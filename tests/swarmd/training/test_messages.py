@@ -5,9 +5,9 @@ from swarmd.config import TrainingSection
 from swarmd.training.messages import StepRequest, TrainingOptions
 
 
-def test_options_are_the_training_section_of_the_config_without_its_deadline():
-    section = TrainingSection().model_dump()
-    del section["timeout_seconds"]
+def test_options_are_the_training_section_of_the_config_without_what_is_about_the_process():
+    section = TrainingSection().options()
+    assert {*TrainingSection.model_fields} - {*section} == {"timeout_seconds", "device", "memory_share"}
     assert msgspec.structs.asdict(TrainingOptions()) == section
     assert TrainingOptions(**section) == TrainingOptions()
 
