@@ -297,7 +297,7 @@ class ScheduleSection(Section):
     checkpoint_every_rounds: NonNegative = 20
     """Rounds between two checkpoints. 0: only at the end."""
     checkpoint_keep: Positive = 2
-    """Checkpoints kept."""
+    """Newest checkpoints kept. The one with the best held-out reward is kept besides."""
 
 
 class WorkersSection(Section):

@@ -44,7 +44,7 @@ from swarmd.rooms import Rooms
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
 from swarmd.terminal import has_terminal
-from swarmd.training.messages import TrainerReady
+from swarmd.training.messages import SaveRequest, TrainerReady
 from swarmd.workers.supervisor import WorkerEvent
 
 if TYPE_CHECKING:
@@ -285,7 +285,12 @@ class Node:
         try:
             async with asyncio.timeout(timeout_seconds):
                 reply = await self._processes.trainer.save(
-                    msgspec.msgpack.encode(saved), self._state.round, timeout_seconds
+                    SaveRequest(
+                        node_state=msgspec.msgpack.encode(saved),
+                        round=self._state.round,
+                        eval_reward=self._state.eval_reward,
+                    ),
+                    timeout_seconds,
                 )
         except (WorkerError, TimeoutError) as error:
             self._observer.save_problem = (

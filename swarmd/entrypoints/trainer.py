@@ -120,6 +120,7 @@ class TrainerProcess:
                     policy_version=state.policy_version,
                     steps=state.steps,
                     skipped_updates=state.skipped_updates,
+                    eval_reward=request.eval_reward,
                 ),
                 node_state=request.node_state,
             )

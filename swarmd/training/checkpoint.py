@@ -3,7 +3,7 @@
 A checkpoint is a folder. It is written under another name, made durable, and renamed, so a folder
 named `checkpoint-N` was complete once; `manifest.json` in it, written last, holds the SHA-256 of
 every file, so damage that came later is noticed. Older checkpoints are removed only after a newer
-one is complete.
+one is complete, and the one with the best held-out reward stays.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class CheckpointCounters(msgspec.Struct, frozen=True):
     policy_version: int
     steps: int
     skipped_updates: int
+    eval_reward: float | None = None
+    """Mean reward on the held-out tasks, as last evaluated before this checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class CheckpointStore:
             raise CheckpointError(f"cannot use the checkpoint folder {folder}: {error.strerror}") from error
 
     def save(self, checkpoint: Checkpoint) -> SavedCheckpoint:
-        """Write a new checkpoint, then remove old ones beyond the number to keep.
+        """Write a new checkpoint, then remove old ones beyond the number to keep and the best.
 
         Raises CheckpointError when it cannot be written; the ones before stay as they were.
         """
@@ -121,7 +123,7 @@ class CheckpointStore:
         """The newest intact checkpoint, its path, and one note for each damaged one passed over.
 
         None when there is no checkpoint. Raises CheckpointError when all are damaged, or when the
-        newest intact one is of a model with another digest.
+        newest intact one is of a model with another digest or in the format of a newer swarmd.
         """
         notes: list[str] = []
         for _, path in sorted(self._numbered().items(), reverse=True):
@@ -157,9 +159,16 @@ class CheckpointStore:
         existing = self._numbered()
         good = sorted(number for number, path in existing.items() if path not in self._damaged)
         oldest_kept = good[-self._keep] if len(good) >= self._keep else good[0]
+        best = self._best({number: existing[number] for number in good})
         for number, path in existing.items():
-            if number < oldest_kept:
+            if number < oldest_kept and number != best:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _best(self, good: Mapping[int, Path]) -> int | None:
+        """The number of the checkpoint with the highest held-out reward, the newest of equals."""
+        rewards = {number: _eval_reward(path) for number, path in good.items()}
+        evaluated = [(reward, number) for number, reward in rewards.items() if reward is not None]
+        return max(evaluated)[1] if evaluated else None
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> int:
@@ -181,8 +190,11 @@ def _read(folder: Path) -> Checkpoint:
     """Read and verify. Raises _DamagedError."""
     try:
         manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=_Manifest)
-        if manifest.format != _FORMAT:
-            raise _DamagedError(f"format {manifest.format}, expected {_FORMAT}")
+        if manifest.format > _FORMAT:
+            raise CheckpointError(
+                f"{folder} is in format {manifest.format} of a newer swarmd, and this one reads up to "
+                f"{_FORMAT}: go on with the newer one, or move the folder away"
+            )
         for name in _FILES:
             if name not in manifest.files:
                 raise _DamagedError(f"{name} is not in its manifest")
@@ -196,6 +208,14 @@ def _read(folder: Path) -> Checkpoint:
         )
     except (OSError, SafetensorError, msgspec.MsgspecError) as error:
         raise _DamagedError(_reason(error)) from error
+
+
+def _eval_reward(folder: Path) -> float | None:
+    """The held-out reward noted in a checkpoint; None without one, or where it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / _COUNTERS).read_bytes(), type=CheckpointCounters).eval_reward
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _record(path: Path) -> _FileRecord:

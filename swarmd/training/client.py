@@ -32,6 +32,6 @@ class TrainerClient:
         """Learn from the groups. The new weights are published before this returns."""
         return await self._call(STEP, StepRequest(groups), self._step_timeout_seconds)
 
-    async def save(self, node_state: bytes, round_number: int, timeout_seconds: float) -> SaveReply:
+    async def save(self, request: SaveRequest, timeout_seconds: float) -> SaveReply:
         """Write a checkpoint with the daemon's own state in it."""
-        return await self._call(SAVE, SaveRequest(node_state, round_number), timeout_seconds)
+        return await self._call(SAVE, request, timeout_seconds)

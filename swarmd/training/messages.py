@@ -175,6 +175,8 @@ class SaveRequest(msgspec.Struct, frozen=True):
     node_state: bytes
     """Opaque to the trainer; comes back in TrainerReady."""
     round: int
+    eval_reward: float | None = None
+    """Mean reward on the held-out tasks; the best checkpoint by it is kept."""
 
 
 class SaveReply(msgspec.Struct, frozen=True):

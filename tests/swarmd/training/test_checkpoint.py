@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from swarmd.training.trainer import Trainer, TrainerState
 MODEL = "ab" * 32
 
 
-def checkpoint(number, *, digest=MODEL, size=100):
+def checkpoint(number, *, digest=MODEL, size=100, eval_reward=None):
     return Checkpoint(
         weights={"layer.weight": torch.full((size, 4), float(number)), "empty": torch.zeros(0)},
         optimizer={
@@ -25,7 +26,12 @@ def checkpoint(number, *, digest=MODEL, size=100):
             "step/layer.weight": torch.tensor(1.0),
         },
         counters=CheckpointCounters(
-            digest, round=number, policy_version=number + 1, steps=2, skipped_updates=3
+            digest,
+            round=number,
+            policy_version=number + 1,
+            steps=2,
+            skipped_updates=3,
+            eval_reward=eval_reward,
         ),
         node_state=f"node {number}".encode(),
     )
@@ -131,13 +137,38 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         store.load_newest(MODEL)
 
 
-def test_a_checkpoint_of_an_unknown_format_is_passed_over(tmp_path):
+def test_a_checkpoint_of_a_newer_swarmd_is_refused_and_stays(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(checkpoint(1))
     manifest = store.save(checkpoint(2)).path / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 2}))
-    _, notes = assert_loads(store, 1)
-    assert "format 2" in notes[0]
+    with pytest.raises(CheckpointError, match="format 2 of a newer swarmd"):
+        store.load_newest(MODEL)
+    assert names(tmp_path) == ["checkpoint-00000001", "checkpoint-00000002"]
+
+
+def test_the_best_by_held_out_reward_is_kept_beside_the_newest(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    for number, reward in enumerate([None, 0.4, 0.6, 0.6, 0.5, None, 0.2], start=1):
+        store.save(checkpoint(number, eval_reward=reward))
+    assert names(tmp_path) == ["checkpoint-00000004", "checkpoint-00000007"]
+    store.save(checkpoint(8, eval_reward=0.7))
+    assert names(tmp_path) == ["checkpoint-00000008"]
+
+
+def test_a_damaged_best_is_nobodys_best(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    best = store.save(checkpoint(1, eval_reward=0.9)).path
+    store.save(checkpoint(2, eval_reward=0.1))
+    (best / "counters.json").write_bytes(b"{")
+    store.save(checkpoint(3, eval_reward=0.3))
+    assert names(tmp_path) == ["checkpoint-00000003"]
+
+
+def test_counters_from_before_evaluations_were_noted_are_read(tmp_path):
+    old = json.loads(msgspec.json.encode(checkpoint(5).counters))
+    del old["eval_reward"]
+    assert msgspec.json.decode(json.dumps(old), type=CheckpointCounters) == checkpoint(5).counters
 
 
 def test_a_full_disk_fails_the_save_and_loses_no_older_checkpoint(tmp_path):
