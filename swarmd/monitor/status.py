@@ -180,7 +180,7 @@ def load_last_known(path: Path) -> LastKnown | None:
     """The last known state, as stopped. None when there is none, or none that can be read."""
     try:
         last_known = msgspec.json.decode(path.read_bytes(), type=LastKnown)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     stopped = {
         name: msgspec.structs.replace(worker, pid=None, state="stopped", doing="")

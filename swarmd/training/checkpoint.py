@@ -206,7 +206,7 @@ def _read(folder: Path) -> Checkpoint:
             counters=msgspec.json.decode((folder / _COUNTERS).read_bytes(), type=CheckpointCounters),
             node_state=(folder / _NODE_STATE).read_bytes(),
         )
-    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
+    except (OSError, SafetensorError, msgspec.MsgspecError, RecursionError) as error:
         raise _DamagedError(_reason(error)) from error
 
 

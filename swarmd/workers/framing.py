@@ -76,6 +76,9 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 ToWorker = Call | Stop
 ToDaemon = Result | Refusal | Progress | Beat
 
+# Deep nesting raises RecursionError, also in a field that the type does not have.
+_UNDECODABLE = (msgspec.MsgspecError, RecursionError)
+
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _to_daemon = msgspec.msgpack.Decoder(ToDaemon)
 
@@ -100,7 +103,7 @@ def unpack_to_worker(body: bytes) -> ToWorker:
     """Decodes what the daemon sent. Raises FrameError."""
     try:
         return _to_worker.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise FrameError(f"not a message to a worker: {error}") from error
 
 
@@ -108,5 +111,5 @@ def unpack_to_daemon(body: bytes) -> ToDaemon:
     """Decodes what a worker sent. Raises FrameError."""
     try:
         return _to_daemon.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNDECODABLE as error:
         raise FrameError(f"not a message to the daemon: {error}") from error

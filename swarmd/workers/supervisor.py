@@ -136,7 +136,7 @@ class Worker:
         data = await process.request(method.name, msgspec.msgpack.encode(request), timeout_seconds)
         try:
             return msgspec.msgpack.decode(data, type=method.reply_type)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise WorkerError(f"{self.name} worker answered {method.name} wrongly: {error}") from error
 
     async def wait_ready(self) -> None:

@@ -1,0 +1,207 @@
+"""The stage: a real node as victim, a real honest peer, and an attacker in a process of its own.
+
+All are on loopback, each at an address of its own, as strangers are.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from node_process import NodeProcess
+
+from swarmd.monitor.control import ControlError, fetch_peers, fetch_status
+from swarmd.monitor.status import NodeStatus, PeerStatus
+from swarmd.paths import Home
+
+VICTIM_HOST, HONEST_HOST = "127.0.0.1", "127.0.0.3"
+PATIENCE_SECONDS = 120.0
+
+
+class Attacker:
+    """Gives orders to `attacker.py`."""
+
+    def __init__(self, folder: Path) -> None:
+        support = str(Path(__file__).parents[1])
+        self._hosts = 10
+        self.peer_ids: set[str] = set()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hostile.attacker", str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([support, *sys.path])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._number = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def begin(self, do: str, **arguments: Any) -> Callable[[], Any]:
+        """Order something; call what is returned to wait for its result."""
+        self._number += 1
+        number = self._number
+        self._answers[number] = queue.Queue()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, "number": number, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+        def result() -> Any:
+            answer = self._answers[number].get(timeout=PATIENCE_SECONDS)
+            assert "error" not in answer, answer
+            return answer["result"]
+
+        return result
+
+    def do(self, do: str, **arguments: Any) -> Any:
+        """Order something and wait for its result."""
+        return self.begin(do, **arguments)()
+
+    def appear(self, who: str, victim: str = "", host: str | None = None) -> Any:
+        """A new identity, at an address of its own unless one is given; its peer id and addresses."""
+        if host is None:
+            self._hosts += 1
+            host = f"127.0.0.{self._hosts}"
+        appeared = self.do("appear", who=who, host=host, victim=victim)
+        self.peer_ids.add(appeared["peer_id"])
+        return appeared
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._answers[answer["number"]].put(answer)
+
+
+@dataclass
+class Stage:
+    """Who is there."""
+
+    victim: NodeProcess
+    honest: NodeProcess
+    attacker: Attacker
+    victim_address: str = ""
+    honest_id: str = ""
+    memory_before: int = 0
+    honest_before: dict[str, int] = field(default_factory=dict)
+
+    def status(self, node: NodeProcess | None = None) -> NodeStatus:
+        """What a node, the victim unless one is given, says of itself."""
+        return ask(fetch_status, node or self.victim)
+
+    def books(self) -> dict[str, PeerStatus]:
+        """What the victim says of its peers, by peer id."""
+        return {peer.peer_id: peer for peer in ask(fetch_peers, self.victim)}
+
+    def rejected(self, peer_id: str) -> dict[str, int]:
+        """The victim's counts of one peer."""
+        book = self.books().get(peer_id)
+        return book.rejected if book else {}
+
+    def until_rejected(self, peer_id: str, reason: str, again: Callable[[], object]) -> None:
+        """Do something until the victim has counted it against a peer for a reason.
+
+        GossipSub promises no delivery, least of all on a connection that has just been made.
+        """
+        before = self.rejected(peer_id).get(reason, 0)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            again()
+            if within(2.0, lambda: self.rejected(peer_id).get(reason, 0) > before):
+                return
+        pytest.fail(f"{reason} was not counted, but {self.rejected(peer_id)}")
+
+    def others_rejected(self) -> dict[str, dict[str, int]]:
+        """What the victim has refused from anybody who is not the attacker. It should be nothing."""
+        return {
+            peer_id: book.rejected
+            for peer_id, book in self.books().items()
+            if book.rejected and peer_id not in self.attacker.peer_ids
+        }
+
+    def honest_is_heard(self) -> None:
+        """The honest peer's groups are accepted and trained on from here on."""
+        accepted, used = self.books()[self.honest_id].accepted, self.status().external_groups
+        until(
+            lambda: (
+                self.books()[self.honest_id].accepted >= accepted + 3 and self.status().external_groups > used
+            )
+        )
+
+    def rounds_per_second(self, seconds: float) -> float:
+        """The victim's rate of rounds over a while."""
+        before, began = self.status().round, time.monotonic()
+        time.sleep(seconds)
+        return (self.status().round - before) / (time.monotonic() - began)
+
+    def memory(self) -> int:
+        """Resident bytes of the victim: what faces the network, and what scores."""
+        status = self.status()
+        models = {status.workers[name].pid for name in ("generator", "trainer")}
+        total = 0
+        for process in [psutil.Process(self.victim.process.pid), *self.victim.children()]:
+            if process.pid not in models:
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+        return total
+
+
+def ask(fetch: Callable[[Path], Any], node: NodeProcess) -> Any:
+    """An answer of a node; it has to come."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return fetch(Home(node.home).control_socket)
+        except ControlError:
+            if time.monotonic() > deadline or node.process.poll() is not None:
+                pytest.fail(f"the node does not answer: {node.printed()[-2000:]}")
+            time.sleep(0.1)
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether something comes to hold in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until something holds. Fails when it does not in time."""
+    assert within(seconds, condition), "it did not come about"
+
+
+def node(folder: Path, name: str, host: str, *arguments: str) -> NodeProcess:
+    """A node that learns from peers in half of each batch."""
+    return NodeProcess(
+        folder / name,
+        [
+            *("--listen", f"/ip4/{host}/tcp/0"),
+            *("--set", "gossip.record_interval_seconds=2"),
+            *("--set", "rewards.timeout_seconds=2"),
+            *("--set", "schedule.eval_every_rounds=0"),
+            *arguments,
+        ],
+    )
