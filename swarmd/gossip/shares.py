@@ -68,7 +68,7 @@ class PeerShares:
         own = self._account(peer_id, now)
         if not own.note_arrival(now, self._share):
             return Reason.FLOODING
-        accounts = self._payers(peer_id, own, now)
+        accounts = self._accounts_of(peer_id, now)
         if not all(account.can_pay(size_bytes, part, now, self._share) for account, part in accounts):
             return Reason.RATE_LIMITED
         for account, _ in accounts:
@@ -78,26 +78,29 @@ class PeerShares:
     def has_verifier_time(self, peer_id: str) -> bool:
         """Whether what this peer signed may still be scored."""
         now = self._clock()
-        accounts = self._payers(peer_id, self._account(peer_id, now), now)
+        accounts = self._accounts_of(peer_id, now)
         return all(account.has_verifier_time(part, now, self._share) for account, part in accounts)
 
     def charge_verifier(self, peer_id: str, seconds: float) -> None:
         """Scoring what this peer signed took so long. Known only afterwards, so it may make a debt."""
         now = self._clock()
-        for account, _ in self._payers(peer_id, self._account(peer_id, now), now):
+        for account, _ in self._accounts_of(peer_id, now):
             account.verifier_seconds = max(account.verifier_seconds - seconds, -_LARGEST_DEBT_SECONDS)
 
-    def _payers(self, peer_id: str, own: _Account, now: float) -> list[tuple[_Account, float]]:
-        """The accounts that a peer's use is booked on, each with the shares it has."""
+    def payers(self, peer_id: str) -> dict[str, float]:
+        """On whom a peer's use is booked, itself first, each with the shares it has."""
         is_new = self._is_new(peer_id)
-        payers = [(own, self._share.newcomer_part if is_new else 1.0)]
+        payers = {peer_id: self._share.newcomer_part if is_new else 1.0}
         place = self._neighbourhoods.of(peer_id)
         if place == UNSEEN:
             if is_new:
-                payers.append((self._account(place, now), 1.0))
+                payers[place] = 1.0
         elif place is not None:
-            payers.append((self._account(place, now), self._share.neighbourhood_shares))
+            payers[place] = self._share.neighbourhood_shares
         return payers
+
+    def _accounts_of(self, peer_id: str, now: float) -> list[tuple[_Account, float]]:
+        return [(self._account(name, now), shares) for name, shares in self.payers(peer_id).items()]
 
     def _account(self, name: str, now: float) -> _Account:
         account = self._accounts.get(name)

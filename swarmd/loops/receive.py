@@ -98,7 +98,8 @@ class ReceiveLoop:
             size_bytes=size_in_bytes(prompt, completions_G),
         )
         state.external_since_round.add(group.mean_reward)
-        dropped = self.buffer.add_external(group)
+        payers = self.shares.payers(opened.author) if self.shares is not None else None
+        dropped = self.buffer.add_external(group, payers)
         return _PEER_REASONS.get(dropped, group) if dropped is not None else group
 
     def _completions(self, message: RolloutGroupMessage) -> tuple[Completion, ...]:

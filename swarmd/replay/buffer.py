@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -81,8 +81,7 @@ class ReplayBuffer:
     ) -> None:
         self._capacity_groups = capacity_groups
         self._capacity_bytes = capacity_bytes
-        self._peer_groups = max(1, int(capacity_groups * peer_share))
-        self._peer_bytes = int(capacity_bytes * peer_share)
+        self._peer_share = peer_share
         self._max_age_seconds = max_age_seconds
         self._max_policy_lag = max_policy_lag
         self._max_uses = max_uses
@@ -101,22 +100,27 @@ class ReplayBuffer:
         self._local_bytes += group.size_bytes
         self._make_room()
 
-    def add_external(self, group: RolloutGroup) -> Drop | None:
+    def add_external(self, group: RolloutGroup, payers: Mapping[str, float] | None = None) -> Drop | None:
         """Keep a peer's group.
 
         Returns None when the group is kept, else the reason why not. A group that is kept may
         displace others, by the rules of this module.
+
+        payers: whose room it takes, each with the shares it has: the author, with a part of one while
+        it is new, and a neighbourhood in which several peers live. None: the author has one share.
         """
-        reason = self._refusal(group)
+        payers = payers or {group.author: 1.0}
+        reason = self._refusal(group, min(payers.values()))
         if reason is not None:
             self._dropped[reason] += 1
             return reason
         peer = self._peers.setdefault(group.author, _Peer())
+        peer.payers = payers
         peer.add(group)
         self._external_groups += 1
         self._external_bytes += group.size_bytes
-        while len(peer.groups) > self._peer_groups or peer.bytes > self._peer_bytes:
-            self._drop_oldest_of(group.author, Drop.QUOTA)
+        for payer, shares in payers.items():
+            self._keep_within(payer, min(1.0, shares * self._peer_share))
         self._make_room()
         return None
 
@@ -173,8 +177,22 @@ class ReplayBuffer:
             largest = max(self._peers, key=lambda author: (self._peers[author].bytes, author))
             self._drop_oldest_of(largest, Drop.CAPACITY)
 
-    def _refusal(self, group: RolloutGroup) -> Drop | None:
-        if group.size_bytes > self._peer_bytes:
+    def _keep_within(self, payer: str, part: float) -> None:
+        """While a payer takes more than a part of the capacity, who has most of it loses its oldest."""
+        most_groups = max(1, int(self._capacity_groups * part))
+        most_bytes = int(self._capacity_bytes * part)
+        while True:
+            booked = {author: peer for author, peer in self._peers.items() if payer in peer.payers}
+            groups = sum(len(peer.groups) for peer in booked.values())
+            size_bytes = sum(peer.bytes for peer in booked.values())
+            if groups <= most_groups and size_bytes <= most_bytes:
+                return
+            by_bytes = size_bytes > most_bytes
+            largest = max(booked, key=lambda author: booked[author].size(by_bytes=by_bytes))
+            self._drop_oldest_of(largest, Drop.QUOTA)
+
+    def _refusal(self, group: RolloutGroup, shares: float) -> Drop | None:
+        if group.size_bytes > int(self._capacity_bytes * min(1.0, shares * self._peer_share)):
             return Drop.TOO_LARGE
         if self._clock() - group.received_at > self._max_age_seconds:
             return Drop.STALE
@@ -223,6 +241,11 @@ class _Peer:
     def __init__(self) -> None:
         self.groups: dict[str, _Entry] = {}
         self.bytes = 0
+        self.payers: Mapping[str, float] = {}
+
+    def size(self, *, by_bytes: bool) -> int:
+        """Bytes or groups."""
+        return self.bytes if by_bytes else len(self.groups)
 
     def add(self, group: RolloutGroup) -> None:
         self.groups[group.group_id] = _Entry(group)

@@ -98,6 +98,26 @@ def test_a_peer_over_its_quota_in_bytes_loses_its_own_oldest_group(make_group: M
     assert [group.task.index for group in buffer.drawable()] == [1, 2]
 
 
+def test_a_newcomer_has_a_part_of_a_share(make_group: MakeGroup) -> None:
+    buffer = make_buffer(capacity_groups=20)
+    for number in range(9):
+        buffer.add_external(make_group(number, author="new"), {"new": 0.2})
+    assert [group.group_id for group in buffer.drawable()] == [
+        make_group(number).group_id for number in (7, 8)
+    ]
+    assert buffer.stats().dropped == {"quota": 7}
+
+
+def test_neighbours_share_a_quota_and_the_one_with_most_gives_way(make_group: MakeGroup) -> None:
+    buffer = make_buffer(capacity_groups=20, peer_share=0.25)
+    for number in range(3):
+        buffer.add_external(make_group(number, author="a"), {"a": 1.0, "place": 1.0})
+    for number in range(3, 9):
+        buffer.add_external(make_group(number, author="b"), {"b": 1.0, "place": 1.0})
+    buffer.add_external(make_group(9, author="elsewhere"), {"elsewhere": 1.0})
+    assert buffer.stats().by_author == {"a": 2, "b": 3, "elsewhere": 1}
+
+
 def test_a_full_buffer_takes_room_from_the_peer_that_holds_most(make_group: MakeGroup) -> None:
     buffer = make_buffer(capacity_groups=6)
     for number in range(3):
