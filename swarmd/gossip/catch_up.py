@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 from swarmd_protocol.codec import DecodeLimits, decode, encode
@@ -26,12 +27,14 @@ log = logging.getLogger(__name__)
 
 _PEER_REST_SECONDS = 5.0
 _PEERS_REMEMBERED = 1024
+_ANSWERS_AT_ONCE = 8
+"""Full answers that may be given at once; later ones, to whomever, one each `_PEER_REST_SECONDS`."""
 _FRAMING_BYTES = 64 * 1024
 
 
 class RecentGroups:
     """Sealed envelopes of recent groups, own and received, to serve to peers. Bounded in groups,
-    bytes and age; the oldest go first.
+    bytes and age; where room is short, the author with most bytes gives up its oldest.
 
     Args:
         capacity_groups, capacity_bytes: held at most.
@@ -50,31 +53,47 @@ class RecentGroups:
         self._capacity_bytes = capacity_bytes
         self._max_age_ms = max_age_ms
         self._wall_clock = wall_clock
-        self._held: deque[tuple[int, bytes]] = deque()
-        self._bytes = 0
+        # By number, in order of arrival.
+        self._held: dict[int, _Held] = {}
+        self._by_author: dict[bytes, deque[int]] = {}
+        self._bytes_of: Counter[bytes] = Counter()
+        self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, envelope: bytes, created_ms: int) -> None:
-        """Hold an envelope that passed all checks."""
-        self._held.append((created_ms, envelope))
-        self._bytes += len(envelope)
-        while self._held and (len(self._held) > self._capacity_groups or self._bytes > self._capacity_bytes):
-            self._bytes -= len(self._held.popleft()[1])
+    def add(self, envelope: bytes, created_ms: int, author: bytes) -> None:
+        """Hold an envelope that passed all checks. author: public key."""
+        self._arrivals += 1
+        self._held[self._arrivals] = _Held(created_ms, envelope)
+        self._by_author.setdefault(author, deque()).append(self._arrivals)
+        self._bytes_of[author] += len(envelope)
+        while len(self._held) > self._capacity_groups or self._bytes_of.total() > self._capacity_bytes:
+            self._drop_oldest_of(max(self._bytes_of, key=self._bytes_of.__getitem__))
 
     def newest(self, since_ms: int, max_groups: int, max_bytes: int) -> tuple[bytes, ...]:
         """Envelopes created at or after `since_ms` and still fresh, newest arrival first, within limits."""
         oldest_ms = max(since_ms, int(self._wall_clock() * 1000) - self._max_age_ms)
         chosen: list[bytes] = []
         room = max_bytes
-        for created_ms, envelope in reversed(self._held):
+        for held in reversed(self._held.values()):
             if len(chosen) >= max_groups:
                 break
-            if created_ms >= oldest_ms and len(envelope) <= room:
-                chosen.append(envelope)
-                room -= len(envelope)
+            if held.created_ms >= oldest_ms and len(held.envelope) <= room:
+                chosen.append(held.envelope)
+                room -= len(held.envelope)
         return tuple(chosen)
+
+    def _drop_oldest_of(self, author: bytes) -> None:
+        numbers = self._by_author[author]
+        self._bytes_of[author] -= len(self._held.pop(numbers.popleft()).envelope)
+        if not numbers:
+            del self._by_author[author], self._bytes_of[author]
+
+
+class _Held(NamedTuple):
+    created_ms: int
+    envelope: bytes
 
 
 class CatchUpServer:
@@ -101,6 +120,8 @@ class CatchUpServer:
         self._max_bytes = min(max_bytes, MAX_REPLY_BYTES - _FRAMING_BYTES)
         self._clock = clock
         self._answered: OrderedDict[str, float] = OrderedDict()
+        self._owed_bytes = 0.0
+        self._owed_at = clock()
 
     async def answer(self, peer_id: str, data: bytes) -> bytes:
         """The encoded reply to an encoded request. Never raises for what the peer sent."""
@@ -110,14 +131,23 @@ class CatchUpServer:
         reason = check_catch_up_request(request, self._swarm_id)
         if reason is not None:
             return encode(CatchUpReply(refused=reason.value))
-        if not self._may_ask(peer_id):
+        if self._is_busy() or not self._may_ask(peer_id):
             return encode(CatchUpReply(refused=f"ask again in {_PEER_REST_SECONDS:g} s"))
         envelopes = self._recent.newest(
             request.since_ms,
             min(request.max_groups, self._max_groups),
             min(request.max_bytes, self._max_bytes),
         )
+        self._owed_bytes += sum(map(len, envelopes))
         return encode(CatchUpReply(envelopes=envelopes))
+
+    def _is_busy(self) -> bool:
+        """Whether so much was sent lately that nobody gets more, whatever name it asks under."""
+        now = self._clock()
+        rate = self._max_bytes / _PEER_REST_SECONDS
+        self._owed_bytes = max(0.0, self._owed_bytes - (now - self._owed_at) * rate)
+        self._owed_at = now
+        return self._owed_bytes > _ANSWERS_AT_ONCE * self._max_bytes
 
     def _may_ask(self, peer_id: str) -> bool:
         """Whether the peer has rested since its last answer. Remembers that it asked."""

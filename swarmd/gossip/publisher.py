@@ -119,7 +119,7 @@ class Publisher:
         self.stats.groups += 1
         self.stats.in_parts += len(envelopes) > 1
         for envelope in envelopes:
-            self._recent.add(envelope, message.created_ms)
+            self._recent.add(envelope, message.created_ms, self._author.public_key)
         try:
             for envelope in envelopes:
                 await self._transport.publish(self._topic, envelope)

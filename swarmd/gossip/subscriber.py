@@ -128,7 +128,7 @@ class Subscriber:
         reason = check_group(message, self._group_limits, now_ms) or self._history(envelope.author, message)
         if reason is not None:
             return source if reason in _OF_THE_BEARER else author, reason
-        self._recent.add(received.data, message.created_ms)
+        self._recent.add(received.data, message.created_ms, envelope.author)
         return OpenedGroup(author, source, message)
 
     def _refusal_of(self, author: str) -> Reason | None:

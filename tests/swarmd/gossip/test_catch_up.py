@@ -21,7 +21,7 @@ def recent_groups(groups: int = 100, size_bytes: int = 1_000_000) -> RecentGroup
 def filled(count: int, each_bytes: int = 10, groups: int = 100, size_bytes: int = 1_000_000) -> RecentGroups:
     recent = recent_groups(groups, size_bytes)
     for number in range(count):
-        recent.add(number.to_bytes(each_bytes, "big"), NOW_MS - 1_000 + number)
+        recent.add(number.to_bytes(each_bytes, "big"), NOW_MS - 1_000 + number, b"author")
     return recent
 
 
@@ -41,10 +41,25 @@ def test_recent_groups_are_bounded_in_number_and_in_bytes() -> None:
     assert numbers(filled(10, size_bytes=45).newest(0, 100, 1_000)) == [9, 8, 7, 6]
 
 
+def test_a_flood_of_one_author_leaves_the_groups_of_others() -> None:
+    recent = recent_groups(groups=10)
+    for number in range(3):
+        recent.add(b"honest %d" % number, NOW_MS, b"honest")
+    for number in range(1_000):
+        recent.add(b"flood %d" % number, NOW_MS, b"flooder")
+    held = recent.newest(0, 100, 1_000)
+    assert len(held) == len(recent) == 10
+    assert [envelope for envelope in held if envelope.startswith(b"honest")] == [
+        b"honest 2",
+        b"honest 1",
+        b"honest 0",
+    ]
+
+
 def test_groups_that_would_be_stale_on_arrival_are_left_out() -> None:
     recent = recent_groups()
-    recent.add(b"old", NOW_MS - 600_001)
-    recent.add(b"fresh", NOW_MS - 599_000)
+    recent.add(b"old", NOW_MS - 600_001, b"author")
+    recent.add(b"fresh", NOW_MS - 599_000, b"author")
     assert recent.newest(0, 10, 1_000) == (b"fresh",)
 
 
@@ -87,6 +102,15 @@ async def test_a_peer_that_asks_again_at_once_is_told_to_wait() -> None:
     assert (await ask(server, peer_id="another")).refused is None
     now[0] += 6
     assert (await ask(server)).refused is None
+
+
+async def test_many_peers_that_ask_at_once_get_no_more_than_a_few_answers_until_later() -> None:
+    now = [0.0]
+    server = CatchUpServer(SWARM, filled(10, each_bytes=100), 10, 1_000, clock=lambda: now[0])
+    replies = [await ask(server, peer_id=f"key {number}") for number in range(100)]
+    assert 8 <= sum(reply.refused is None for reply in replies) <= 10
+    now[0] += 60
+    assert (await ask(server, peer_id="later")).refused is None
 
 
 async def catch_up(
