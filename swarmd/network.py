@@ -23,7 +23,7 @@ from swarmd.gossip.neighbourhood import Neighbourhoods
 from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
 from swarmd.gossip.publisher import Author, Publisher
 from swarmd.gossip.records import NodeRecords, record_check
-from swarmd.gossip.reputation import Reputation, ReputationSettings
+from swarmd.gossip.reputation import Reputation, ReputationSettings, judge
 from swarmd.gossip.seen import ReplayWindow
 from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import Subscriber
@@ -134,6 +134,13 @@ class Network:
             self._recent,
         )
         return self._publisher
+
+    def judge(self, peer_id: str, word: str) -> str:
+        """Take the operator's word on a peer (ban, allow, forget) and keep it. Returns the peer's state.
+
+        Raises SwarmdError for what is neither, and when it cannot be written.
+        """
+        return judge(self.reputation, self._home.reputation_file, peer_id, word)
 
     @property
     def not_sent(self) -> int:

@@ -168,6 +168,7 @@ class Node:
                     self._home.control_socket,
                     status=self._observer.status,
                     peers=self._observer.peers,
+                    judge=self._judge_peer,
                     save=self._save_now,
                     stop=self._stop.set,
                 )
@@ -301,6 +302,11 @@ class Node:
         self._observer.save_problem = ""
         log.info("checkpoint %s: %s", when, reply.path)
         return reply.path
+
+    def _judge_peer(self, peer_id: str, word: str) -> str:
+        if self._network is None:
+            raise SwarmdError("the node is isolated: it has no peers")
+        return self._network.judge(peer_id, word)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part without which the node cannot go on: its error ends the node in order."""

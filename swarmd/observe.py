@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from swarmd import __version__
 from swarmd.config import Config
+from swarmd.gossip.peers import PeerView
 from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round
 from swarmd.models.placement import Placement
@@ -169,19 +171,7 @@ class Observer:
         """What is known about peers now."""
         if self.network is None:
             return ()
-        return tuple(
-            PeerStatus(
-                peer_id=view.peer_id,
-                name=view.name,
-                model=view.model,
-                round=view.round,
-                addresses=view.addresses,
-                accepted=view.accepted,
-                rejected=view.rejected,
-                last_seen_seconds=view.last_seen_seconds,
-            )
-            for view in self.network.peers.views(self._connected())
-        )
+        return tuple(map(_peer_status, self.network.peers.views(self._connected())))
 
     def _worker(self, worker: Worker) -> WorkerStatus:
         place = {"trainer": self.placement.trainer, "generator": self.placement.generator}.get(worker.name)
@@ -299,3 +289,19 @@ class Observer:
                 if not address.reachable and address.last_error
             ]
         return tuple(dict.fromkeys(problem for problem in problems if problem))
+
+
+def _peer_status(view: PeerView) -> PeerStatus:
+    status = PeerStatus(
+        peer_id=view.peer_id,
+        name=view.name,
+        model=view.model,
+        round=view.round,
+        addresses=view.addresses,
+        accepted=view.accepted,
+        rejected=view.rejected,
+        last_seen_seconds=view.last_seen_seconds,
+    )
+    if view.reputation is None:
+        return status
+    return msgspec.structs.replace(status, **msgspec.structs.asdict(view.reputation))

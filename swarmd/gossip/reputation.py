@@ -15,6 +15,7 @@ operator says (`ban`, `allow`) outweighs all of it. All of it survives a restart
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Literal
 import msgspec
 from swarmd_protocol.errors import Reason, Verdict
 
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.gossip.neighbourhood import UNSEEN
 
 FORMAT = 1
@@ -40,6 +42,9 @@ MOST_DEBIT_FOR_DISAGREEMENT = 5.0
 """An honest peer may disagree for ever: that alone never reaches a threshold."""
 
 Word = Literal["", "banned", "allowed"]
+WORDS: dict[str, Word] = {"ban": "banned", "allow": "allowed", "forget": ""}
+"""What an operator may say."""
+_PEER_ID = re.compile(r"[1-9A-HJ-NP-Za-km-z]{40,64}")
 State = Literal["newcomer", "member", "ignored", "closed", "banned", "allowed"]
 
 # Where two nodes see the world differently, and neither needs to be at fault.
@@ -52,13 +57,13 @@ _DISAGREEMENTS = frozenset(
 class ReputationSettings:
     """When trust is lost, and for how long. Scores are in rejected messages: each one costs 1."""
 
-    half_life_seconds: float
-    ignore_below: float
-    close_below: float
-    ignore_seconds: float
-    backoff_min_seconds: float
-    backoff_max_seconds: float
-    newcomer_groups: int
+    half_life_seconds: float = 600.0
+    ignore_below: float = -20.0
+    close_below: float = -50.0
+    ignore_seconds: float = 60.0
+    backoff_min_seconds: float = 300.0
+    backoff_max_seconds: float = 86_400.0
+    newcomer_groups: int = 20
     """Valid groups after which a peer is no newcomer."""
 
 
@@ -309,6 +314,31 @@ class Reputation:
     def _make_room(self) -> None:
         while len(self._newcomers) + len(self._members) > MOST_PEERS:
             (self._newcomers or self._members).popitem(last=False)
+
+
+def judge(reputation: Reputation, path: Path, peer_id: str, word: str) -> str:
+    """Take the operator's word on a peer, `ban`, `allow` or `forget`, and write it to `path`.
+
+    Returns the peer's state. Raises SwarmdError for an unknown word or peer id, and when it cannot be
+    written; the word then holds until the node ends.
+    """
+    if word not in WORDS:
+        raise ConfigError(f"a peer is judged by {', '.join(WORDS)}, got {word!r}")
+    check_peer_id(peer_id)
+    reputation.say(peer_id, WORDS[word])
+    try:
+        reputation.save(path)
+    except OSError as error:
+        raise SwarmdError(f"{path} cannot be written: {error.strerror or error}") from error
+    return reputation.view(peer_id).state
+
+
+def check_peer_id(text: str) -> None:
+    """Raises ConfigError for what cannot be a peer id."""
+    if not _PEER_ID.fullmatch(text):
+        raise ConfigError(
+            f"{text[:80]!r} is no peer id: one looks like 12D3KooW..., and `swarmd peers` lists them"
+        )
 
 
 class _File(msgspec.Struct):

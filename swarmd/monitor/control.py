@@ -39,6 +39,13 @@ class StopReply(msgspec.Struct, frozen=True):
     pid: int
 
 
+class PeerJudged(msgspec.Struct, frozen=True):
+    """The operator's word on a peer is known and kept."""
+
+    peer_id: str
+    state: str
+
+
 def fetch_status(control_socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> NodeStatus:
     """What the running node says about itself. Raises ControlError."""
     return _ask(control_socket, "GET", "/status", NodeStatus, timeout_seconds)
@@ -52,6 +59,13 @@ def fetch_peers(control_socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) 
 def request_stop(control_socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> StopReply:
     """Ask the running node to save a checkpoint and end. Returns before it has. Raises ControlError."""
     return _ask(control_socket, "POST", "/stop", StopReply, timeout_seconds)
+
+
+def judge_peer(
+    control_socket: Path, peer_id: str, word: str, timeout_seconds: float = TIMEOUT_SECONDS
+) -> PeerJudged:
+    """Tell the running node the operator's word on a peer: ban, allow or forget. Raises ControlError."""
+    return _ask(control_socket, "POST", f"/peers/{peer_id}/{word}", PeerJudged, timeout_seconds)
 
 
 def request_checkpoint(control_socket: Path, timeout_seconds: float) -> CheckpointReply:

@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from swarmd.errors import SwarmdError
-from swarmd.monitor.control import CheckpointReply, StopReply
+from swarmd.monitor.control import CheckpointReply, PeerJudged, StopReply
 from swarmd.monitor.status import NodeStatus, PeerStatus
 
 
@@ -28,21 +28,25 @@ class ControlServer:
         *,
         status: Callable[[], NodeStatus],
         peers: Callable[[], Sequence[PeerStatus]],
+        judge: Callable[[str, str], str],
         save: Callable[[], Awaitable[str]],
         stop: Callable[[], None],
     ) -> None:
         """`status` and `peers` are called for each question, `stop` when somebody asks the node to end.
 
-        `save` writes a checkpoint and returns its path, or raises SwarmdError.
+        `judge` takes the operator's word on a peer (ban, allow, forget) and returns the peer's state;
+        `save` writes a checkpoint and returns its path. Both may raise SwarmdError.
         """
         self._socket = control_socket
         self._status = status
         self._peers = peers
+        self._judge = judge
         self._save = save
         self._stop = stop
         application = web.Application(client_max_size=64_000)
         application.router.add_get("/status", self._answer_status)
         application.router.add_get("/peers", self._answer_peers)
+        application.router.add_post("/peers/{peer_id}/{word}", self._answer_judge)
         application.router.add_post("/checkpoint", self._answer_checkpoint)
         application.router.add_post("/stop", self._answer_stop)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -72,6 +76,13 @@ class ControlServer:
 
     async def _answer_peers(self, request: web.Request) -> web.Response:
         return _json(tuple(self._peers()))
+
+    async def _answer_judge(self, request: web.Request) -> web.Response:
+        peer_id, word = request.match_info["peer_id"], request.match_info["word"]
+        try:
+            return _json(PeerJudged(peer_id, self._judge(peer_id, word)))
+        except SwarmdError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
 
     async def _answer_checkpoint(self, request: web.Request) -> web.Response:
         try:

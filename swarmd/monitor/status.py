@@ -157,6 +157,18 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Messages refused, by reason."""
     last_seen_seconds: float | None = None
     """Since anything was heard from it."""
+    state: str = "newcomer"
+    """newcomer, member, ignored, closed, banned or allowed. See the page on security."""
+    score: float = 0.0
+    """Good deeds minus bad ones, lately."""
+    validity: float | None = None
+    """Valid groups as a share of these and of what was rejected. None where nothing was counted."""
+    usefulness: float | None = None
+    """Groups with signal as a share of the valid ones."""
+    agreement: float | None = None
+    """Valid groups as a share of these and of what disagreed with what this node finds itself."""
+    seconds_left: float = 0.0
+    """Until an ignored or closed peer is heard again."""
 
 
 class LastKnown(msgspec.Struct, frozen=True):

@@ -29,8 +29,12 @@ status = NodeStatus(
 peers = (
     PeerStatus(peer_id="12D3KooWelk", name="elk", accepted=3),
     PeerStatus(peer_id="12D3KooWowl", name="owl\\x1b[2J", model="tiny", round=57, accepted=140,
-               rejected={"stale": 2, "quota": 5}, last_seen_seconds=1.5),
+               rejected={"stale": 2, "quota": 5}, last_seen_seconds=1.5,
+               state="closed", score=-3.5, validity=0.97, seconds_left=90.0),
 )
+
+def judge(peer_id, word):
+    return f"told to {word}"
 
 async def save():
     if (home.folder / "disk is full").exists():
@@ -46,7 +50,8 @@ async def run():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if manner == "answers":
         async with ControlServer(
-            home.control_socket, status=lambda: status, peers=lambda: peers, save=save, stop=ended.set
+            home.control_socket, status=lambda: status, peers=lambda: peers, judge=judge, save=save,
+            stop=ended.set,
         ):
             print("up", flush=True)
             await ended.wait()

@@ -15,6 +15,7 @@ from swarmd.monitor.control import (
     current_or_last_known,
     fetch_peers,
     fetch_status,
+    judge_peer,
     request_checkpoint,
     request_stop,
 )
@@ -24,8 +25,8 @@ from swarmd.paths import Home
 
 
 @contextlib.asynccontextmanager
-async def served(path, stop=lambda: None, status=sample_status, save=None):
-    async with ControlServer(path, status=status, peers=sample_peers, save=save, stop=stop):
+async def served(path, stop=lambda: None, status=sample_status, save=None, judge=None):
+    async with ControlServer(path, status=status, peers=sample_peers, judge=judge, save=save, stop=stop):
         yield
 
 
@@ -123,3 +124,18 @@ def test_the_client_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_the_operators_word_on_a_peer_reaches_the_node_and_its_refusal_comes_back(tmp_path):
+    path = tmp_path / "control.sock"
+
+    def judge(peer_id, word):
+        if word == "praise":
+            raise SwarmdError("a peer is judged by ban, allow, forget")
+        return f"{peer_id} {word}"
+
+    async with served(path, judge=judge):
+        judged = await asyncio.to_thread(judge_peer, path, "12D3KooW", "ban")
+        assert judged.state == "12D3KooW ban"
+        with pytest.raises(ControlError, match="judged by ban, allow, forget"):
+            await asyncio.to_thread(judge_peer, path, "12D3KooW", "praise")
