@@ -17,7 +17,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import uvloop
 
 from swarmd.config import Config
@@ -58,6 +57,8 @@ HASTE_SECONDS = 12.0
 """From being asked to stop: workers that hang until then are killed."""
 CHECKPOINT_SECONDS = 120.0
 """Deadline of every other checkpoint."""
+SAVED_GROUP_BYTES = 16_000_000
+"""Largest part of the replay buffer in a checkpoint, as the buffer counts: some megabytes when written."""
 LAST_KNOWN_SECONDS = 5.0
 
 
@@ -233,8 +234,10 @@ class Node:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
         saved = SavedState()
         if ready.node_state is not None:
-            saved = msgspec.msgpack.decode(ready.node_state, type=SavedState)
+            saved = SavedState.decode(ready.node_state)
             log.info("resumed from %s at round %d", ready.resumed_from, saved.round)
+        if saved.swarm_id == self._manifest.swarm_id:
+            self._buffer.restore(saved.groups, max(0.0, time.time() - saved.saved_at))
         self._state.round = saved.round
         self._state.own_reward_total = saved.own_reward_total
         self._source = TaskSource(
@@ -282,12 +285,15 @@ class Node:
             round=self._state.round,
             source_position=self._source.position,
             own_reward_total=self._state.own_reward_total,
+            swarm_id=self._manifest.swarm_id,
+            saved_at=time.time(),
+            groups=self._buffer.saved(SAVED_GROUP_BYTES),
         )
         try:
             async with asyncio.timeout(timeout_seconds):
                 reply = await self._processes.trainer.save(
                     SaveRequest(
-                        node_state=msgspec.msgpack.encode(saved),
+                        node_state=saved.encode(),
                         round=self._state.round,
                         eval_reward=self._state.eval_reward,
                     ),

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from swarmd.errors import CheckpointError
+from swarmd.replay.buffer import SavedGroup
 from swarmd.types import RolloutGroup, WeightHandle
 
 FAILURE_PAUSE_SECONDS = 0.25
 """Rest of a loop after a failed call: a worker that has stopped for good refuses at once, again and again."""
 RECHECK_SECONDS = 1.0
 """A wait looks again this often without being woken, since groups also grow stale by themselves."""
+
+SAVED_STATE_FORMAT = 1
 
 
 class SavedState(msgspec.Struct, frozen=True):
@@ -24,6 +28,35 @@ class SavedState(msgspec.Struct, frozen=True):
     round: int = 0
     source_position: int = 0
     own_reward_total: float = 0.0
+    format: int = SAVED_STATE_FORMAT
+    swarm_id: str = ""
+    saved_at: float = 0.0
+    """Wall clock, seconds since the Unix epoch."""
+    groups: tuple[SavedGroup, ...] = ()
+    """Of the replay buffer; learned from again only in the same swarm."""
+
+    def encode(self) -> bytes:
+        """As it stands in a checkpoint."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> SavedState:
+        """Read what `encode` made, in this version or an older one. Raises CheckpointError."""
+        try:
+            written_as = msgspec.msgpack.decode(data, type=_Format).format
+            if written_as > SAVED_STATE_FORMAT:
+                raise CheckpointError(
+                    f"the newest checkpoint is of a newer swarmd (node state in format {written_as}, "
+                    f"known are formats up to {SAVED_STATE_FORMAT}): go on with the newer one"
+                )
+            return msgspec.msgpack.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(
+                f"the node's state in the newest checkpoint is not understood: {error}"
+            ) from error
+
+
+class _Format(msgspec.Struct, frozen=True):
     format: int = 1
 
 

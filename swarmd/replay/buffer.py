@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -53,6 +53,16 @@ class BufferStats(msgspec.Struct, frozen=True):
     """External groups held, by peer id."""
     dropped: dict[str, int]
     """Groups that were refused or left undrawn, by reason."""
+
+
+class SavedGroup(msgspec.Struct, frozen=True):
+    """One group of a saved buffer."""
+
+    group: RolloutGroup
+    age_seconds: float
+    """Since it was received, when the buffer was saved."""
+    uses: int
+    """How often it had been drawn."""
 
 
 class ReplayBuffer:
@@ -100,7 +110,9 @@ class ReplayBuffer:
         self._local_bytes += group.size_bytes
         self._make_room()
 
-    def add_external(self, group: RolloutGroup, payers: Mapping[str, float] | None = None) -> Drop | None:
+    def add_external(
+        self, group: RolloutGroup, payers: Mapping[str, float] | None = None, *, uses: int = 0
+    ) -> Drop | None:
         """Keep a peer's group.
 
         Returns None when the group is kept, else the reason why not. A group that is kept may
@@ -108,6 +120,7 @@ class ReplayBuffer:
 
         payers: whose room it takes, each with the shares it has: the author, with a part of one while
         it is new, and a neighbourhood in which several peers live. None: the author has one share.
+        uses: how often it was drawn in an earlier run.
         """
         payers = payers or {group.author: 1.0}
         reason = self._refusal(group, min(payers.values()))
@@ -116,7 +129,7 @@ class ReplayBuffer:
             return reason
         peer = self._peers.setdefault(group.author, _Peer())
         peer.payers = payers
-        peer.add(group)
+        peer.add(group, uses)
         self._external_groups += 1
         self._external_bytes += group.size_bytes
         for payer, shares in payers.items():
@@ -154,6 +167,34 @@ class ReplayBuffer:
         entry.uses += 1
         if entry.uses >= self._max_uses:
             self._remove(group.author, group.group_id)
+
+    def saved(self, max_bytes: int) -> tuple[SavedGroup, ...]:
+        """What to keep over a restart: own groups first, then the newest of the external ones, of at
+        most `max_bytes` together. In the order of arrival, as `restore` takes them.
+        """
+        entries = [entry for peer in self._peers.values() for entry in peer.groups.values()]
+        entries.sort(key=lambda entry: entry.group.received_at, reverse=True)
+        kept, size = [], 0
+        for entry in [*map(_Entry, self._local), *entries]:
+            size += entry.group.size_bytes
+            if size > max_bytes:
+                break
+            kept.append(entry)
+        kept.sort(key=lambda entry: entry.group.received_at)
+        now = self._clock()
+        return tuple(SavedGroup(entry.group, now - entry.group.received_at, entry.uses) for entry in kept)
+
+    def restore(self, groups: Iterable[SavedGroup], seconds_since: float) -> None:
+        """Take in what `saved` returned `seconds_since` ago, in an earlier run. The rules are those of
+        new groups: what has grown too old meanwhile does not enter.
+        """
+        now = self._clock()
+        for saved in groups:
+            group = msgspec.structs.replace(saved.group, received_at=now - saved.age_seconds - seconds_since)
+            if group.is_local:
+                self.add_local(group)
+            else:
+                self.add_external(group, uses=saved.uses)
 
     def stats(self) -> BufferStats:
         """A snapshot for status and metrics."""
@@ -230,9 +271,9 @@ class ReplayBuffer:
 class _Entry:
     """An external group and how often it was drawn."""
 
-    def __init__(self, group: RolloutGroup) -> None:
+    def __init__(self, group: RolloutGroup, uses: int = 0) -> None:
         self.group = group
-        self.uses = 0
+        self.uses = uses
 
 
 class _Peer:
@@ -247,8 +288,8 @@ class _Peer:
         """Bytes or groups."""
         return self.bytes if by_bytes else len(self.groups)
 
-    def add(self, group: RolloutGroup) -> None:
-        self.groups[group.group_id] = _Entry(group)
+    def add(self, group: RolloutGroup, uses: int) -> None:
+        self.groups[group.group_id] = _Entry(group, uses)
         self.bytes += group.size_bytes
 
     def remove(self, group_id: str) -> int:

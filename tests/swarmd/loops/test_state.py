@@ -1,8 +1,15 @@
 """What the loops share: waiting with a reason, and the round's own books."""
 
 import asyncio
+from collections.abc import Callable
 
-from swarmd.loops.state import LoopState
+import msgspec
+import pytest
+
+from swarmd.errors import CheckpointError
+from swarmd.loops.state import LoopState, SavedState
+from swarmd.replay.buffer import SavedGroup
+from swarmd.types import RolloutGroup
 
 
 async def test_a_waiting_loop_goes_on_when_it_is_notified_and_says_what_it_waits_for() -> None:
@@ -55,3 +62,32 @@ def test_a_round_without_own_groups_keeps_the_last_mean_and_adds_nothing() -> No
     state.close_round()
     state.close_round()
     assert (state.round, state.local_mean, state.own_reward_total) == (2, 0.5, 0.5)
+
+
+def test_a_saved_state_comes_back_and_an_older_one_is_read(make_group: Callable[..., RolloutGroup]) -> None:
+    state = SavedState(
+        round=7,
+        source_position=9,
+        swarm_id="s",
+        saved_at=1.5,
+        groups=(SavedGroup(make_group(1), age_seconds=2.0, uses=1),),
+    )
+    assert SavedState.decode(state.encode()) == state
+    before_buffers_were_saved = msgspec.msgpack.encode(
+        {"round": 7, "source_position": 9, "own_reward_total": 1.0, "format": 1}
+    )
+    assert SavedState.decode(before_buffers_were_saved) == SavedState(7, 9, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (msgspec.msgpack.encode({"format": 2, "round": "seven"}), "of a newer swarmd"),
+        (b"\xff", "is not understood"),
+        (msgspec.msgpack.encode({"format": 1, "round": "seven"}), "is not understood"),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_one_clear_line(data: bytes, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said) as caught:
+        SavedState.decode(data)
+    assert "\n" not in str(caught.value)

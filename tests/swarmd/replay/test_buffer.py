@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.replay.buffer import Drop, ReplayBuffer
+from swarmd.replay.buffer import Drop, ReplayBuffer, SavedGroup
 from swarmd.types import RolloutGroup
 
 MakeGroup = Callable[..., RolloutGroup]
@@ -183,6 +183,47 @@ def test_own_groups_are_never_dropped_for_age_or_for_room(make_group: MakeGroup)
     clock.now += 1_000_000
     assert (buffer.stats().local, buffer.stats().external) == (5, 0)
     assert [group.task.index for group in buffer.take_local(9)] == [0, 1, 2, 3, 4]
+
+
+def test_a_saved_buffer_goes_on_with_its_groups_ages_and_uses(make_group: MakeGroup) -> None:
+    before = make_buffer(Clock(1000.0), max_uses=2)
+    own, fresh, used = make_group(1, "self"), make_group(2, "a"), make_group(3, "b", received_at=995.0)
+    before.add_local(own)
+    assert before.add_external(used) is None
+    assert before.add_external(fresh) is None
+    before.mark_drawn(used)
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(before.saved(100_000)), type=tuple[SavedGroup, ...])
+    # The next run: another monotonic clock, and 50 seconds have passed.
+    after = make_buffer(Clock(20.0), max_uses=2)
+    after.restore(saved, 50.0)
+    (taken,) = after.take_local(1)
+    assert taken == msgspec.structs.replace(own, received_at=-30.0)
+    assert {group.group_id: group.received_at for group in after.drawable()} == {
+        fresh.group_id: -30.0,
+        used.group_id: -35.0,
+    }
+    after.mark_drawn(next(group for group in after.drawable() if group.author == "b"))
+    assert [group.author for group in after.drawable()] == ["a"]
+    assert after.add_external(msgspec.structs.replace(fresh, received_at=20.0)) is Drop.DUPLICATE
+
+
+def test_what_grew_too_old_between_two_runs_does_not_come_back(make_group: MakeGroup) -> None:
+    before = make_buffer()
+    before.add_local(make_group(1, "self"))
+    before.add_external(make_group(2, "a"))
+    after = make_buffer()
+    after.restore(before.saved(100_000), 61.0)
+    assert (after.stats().local, after.stats().external) == (1, 0)
+    assert after.stats().dropped == {"stale": 1}
+
+
+def test_a_saved_buffer_is_bounded_and_own_groups_come_first(make_group: MakeGroup) -> None:
+    buffer = make_buffer()
+    for number in range(4):
+        buffer.add_external(make_group(number, "a", received_at=990.0 + number))
+    buffer.add_local(make_group(9, "self", received_at=980.0))
+    saved = [entry.group.group_id for entry in buffer.saved(300)]
+    assert saved == [make_group(number).group_id for number in (9, 2, 3)]
 
 
 def test_own_groups_of_an_old_policy_are_forgotten_on_request_and_counted(make_group: MakeGroup) -> None:
