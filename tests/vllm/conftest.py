@@ -2,28 +2,29 @@
 a machine without it fails at once.
 """
 
-import os
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from engine_contract import (  # noqa: F401
+    MakeModel,
+    Served,
+    channel_name,
+    difference,
+    make_model,
+    open_served,
+    tokenizer,
+)
 
-import swarmd.models
-from swarmd.generation.engines import open_engine
-from swarmd.generation.generator import Engine
-from swarmd.generation.messages import GeneratorSettings, SampleReply
 from swarmd.generation.vllm_choice import find_vllm, why_not
-from swarmd.models.tokenization import Tokenizer, encode_prompt, load_tokenizer
-from swarmd.types import Prompt
-from swarmd.weights.segment import remove_segment
-from swarmd.weights.shared_memory import WeightReader
-
-TINY = Path(swarmd.models.__file__).parent / "tiny"
-ENDS_EVERY = 64
-"""Every so many-th token ends a completion, so that they have many lengths."""
+from swarmd.models.tokenization import Tokenizer
 
 
 def pytest_sessionstart() -> None:
@@ -36,97 +37,104 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer(TINY)
-
-
-MakeModel = Callable[..., PreTrainedModel]
-
-
-@pytest.fixture(scope="session")
-def make_model(tokenizer: Tokenizer) -> MakeModel:
-    def make(*, tied: bool, seed: int) -> PreTrainedModel:
-        config = Qwen2Config(
-            vocab_size=len(tokenizer),
-            tie_word_embeddings=tied,
-            hidden_size=128,
-            intermediate_size=192,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            initializer_range=0.1,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = Qwen2ForCausalLM(config)
-        model.generation_config.eos_token_id = list(range(0, len(tokenizer), ENDS_EVERY))
-        return model.eval()
-
-    return make
-
-
-@dataclass(frozen=True)
-class Served:
-    """A running engine and what it was started with."""
-
-    engine: Engine
-    folder: Path
-    tied: bool
-
-
 @pytest.fixture(scope="session", params=["tied", "untied"])
-def served(request, make_model: MakeModel, tokenizer: Tokenizer, tmp_path_factory) -> Iterator[Served]:
-    """One start of vLLM for all tests of a kind of model. Its first weights are those of seed 0."""
-    folder = tmp_path_factory.mktemp(request.param)
-    make_model(tied=request.param == "tied", seed=0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    settings = GeneratorSettings(
-        model_path=str(folder), engine="auto", device="cpu", dtype="float32", threads=1, seed=0
-    )
-    engine = open_engine(settings, WeightReader.attach)
-    yield Served(engine, folder, request.param == "tied")
-    engine.close()
+def served(request, make_model: MakeModel, tokenizer: Tokenizer, tmp_path_factory) -> Iterator[Served]:  # noqa: F811
+    """One start of vLLM for all tests of a kind of model."""
+    served = open_served("auto", request.param, tmp_path_factory.mktemp(request.param), make_model, tokenizer)
+    yield served
+    served.engine.close()
+
+
+PATIENCE_SECONDS = 600.0
+"""For vLLM to start on a machine that is slow and shared; a hang is what is looked for."""
+
+
+class Node:
+    """A node that samples with vLLM on the CPU, alone, started as a user starts it."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.home = folder / "home"
+        self.printed = folder / "printed"
+        with self.printed.open("wb") as file:
+            self.process = subprocess.Popen(
+                [
+                    *self.command("start"),
+                    *("--isolated", "--device", "cpu", "--set", "model.threads=1"),
+                    *("--set", f"workers.start_timeout_seconds={PATIENCE_SECONDS}"),
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "swarmd", *words, "--home", str(self.home)]
+
+    def status(self) -> Any:
+        done = subprocess.run(self.command("status", "--json"), capture_output=True, text=True, timeout=60)
+        return json.loads(done.stdout) if done.returncode == 0 and done.stdout else None
+
+    def wait_for(self, condition: Callable[[Any], bool]) -> Any:
+        """The first status that meets the condition."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            status = self.status()
+            if status is not None and condition(status):
+                return status
+            time.sleep(1.0)
+        pytest.fail(self.said())
+
+    def said(self) -> str:
+        """The end of what it printed, and of its generator's log."""
+        return self.printed.read_text()[-2000:] + self.log("generator")[-3000:]
+
+    def log(self, name: str) -> str:
+        path = self.home / "logs" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def family(self) -> list[psutil.Process]:
+        """The node and all below it."""
+        node = psutil.Process(self.process.pid)
+        return [node, *node.children(recursive=True)]
+
+    def generator(self) -> list[psutil.Process]:
+        """The generator process and those of vLLM."""
+        for child in psutil.Process(self.process.pid).children():
+            if "swarmd.entrypoints.generator" in child.cmdline():
+                return [child, *child.children(recursive=True)]
+        pytest.fail("the node has no generator process: " + self.said())
+
+    def core(self) -> psutil.Process:
+        """The process of vLLM in the middle, which plans the steps."""
+        return next(process for process in self.generator() if "EngineCore" in process.name())
 
 
 @pytest.fixture
-def channel_name() -> Iterator[str]:
-    name = f"swarmd-vllm-test-{os.getpid()}"
-    yield name
-    remove_segment(name)
+def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Starts a node with these arguments. What still runs at the end of the test is killed."""
+    nodes: list[Node] = []
+
+    def start(*arguments: str) -> Node:
+        nodes.append(Node(tmp_path, *arguments))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        if node.process.poll() is None:
+            node.process.kill()
+            node.process.wait()
 
 
-Compare = Callable[..., float]
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Checks that the test leaves no shared memory, socket or file behind."""
+    before = _names()
+    yield
+    assert _names() <= before
 
 
-@pytest.fixture(scope="session")
-def difference(tokenizer: Tokenizer) -> Compare:
-    """Largest difference (nats) between a reply's log-probabilities and those that transformers finds
-    for the same tokens, each under the model of the version that it was sampled from.
-    """
-
-    def compare(
-        reply: SampleReply,
-        prompts: tuple[Prompt, ...],
-        models: dict[int, PreTrainedModel],
-        temperature: float = 1.0,
-    ) -> float:
-        worst = 0.0
-        for prompt, group in zip(prompts, reply.groups, strict=True):
-            prompt_ids = encode_prompt(tokenizer, prompt)
-            for completion in group.completions_G:
-                token_ids = completion.token_ids_T
-                versions_T = completion.versions_T or (group.policy_version,) * len(token_ids)
-                for version in set(versions_T):
-                    with torch.no_grad():
-                        logits_TV = models[version](torch.tensor([[*prompt_ids, *token_ids]])).logits[0]
-                    all_TV = torch.log_softmax(logits_TV[len(prompt_ids) - 1 : -1] / temperature, dim=-1)
-                    chosen_T = all_TV.gather(-1, torch.tensor(token_ids).unsqueeze(-1)).squeeze(-1)
-                    off_T = (chosen_T - torch.tensor(completion.logprobs_T)).abs()
-                    worst = max(worst, float(off_T[torch.tensor(versions_T) == version].max()))
-        return worst
-
-    return compare
+def _names() -> set[str]:
+    """Of shared things that vLLM or a node of this user may leave. Other programs may add to them."""
+    patterns = ("/dev/shm/psm_*", "/dev/shm/sem.mp-*", "/dev/shm/swarmd-*", "/tmp/swarmd-vllm-*")
+    return {str(path) for pattern in patterns for path in Path("/").glob(pattern[1:])}
