@@ -212,9 +212,8 @@ class Node:
                 log.info("listening on %s", ", ".join(self._network.transport.state.addresses))
             ready = await self._processes.wait_ready()
             rooms = self._resume(ready)
-            self._observer.state = "training"
+            self._observer.begin_training()
             self._service.ready()
-            self._loop_lag.restart()
             try:
                 async with asyncio.TaskGroup() as group:
                     companions = [

@@ -23,6 +23,7 @@ from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder
 from swarmd.monitor.history import History, RoundRecord
 from swarmd.monitor.loop_lag import LoopLag
+from swarmd.monitor.rates import RateMeter, Totals
 from swarmd.monitor.status import (
     BootstrapStatus,
     BufferStatus,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from swarmd.network import Network
 
 RECENT_ROUNDS = 200
-RATE_SECONDS = 60.0
 _LIBRARIES = ("torch", "transformers", "hivemind", "reasoning-gym")
 
 
@@ -68,7 +68,6 @@ class Observer:
     """What was said at the start and stays true: a GPU that does not work, a checkpoint passed over."""
     save_problem: str = ""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
-    _marks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
@@ -76,7 +75,13 @@ class Observer:
         self._versions = {"swarmd": __version__, "python": platform.python_version()} | {
             name: version(name) for name in _LIBRARIES
         }
-        self._marks.append((self._started_at, 0, 0))
+        self._rates = RateMeter(self._totals())
+
+    def begin_training(self) -> None:
+        """The workers are ready: rates count from here."""
+        self.state = "training"
+        self._rates.restart(self._totals())
+        self.loop_lag.restart()
 
     def note_round(self, done: Round) -> RoundRecord:
         """Take in a round that has just ended; returns its row for the history."""
@@ -84,7 +89,7 @@ class Observer:
         self.last_round = done
         if loops.local_mean is not None:
             self._recent.append(loops.local_mean)
-        self._marks.append((time.monotonic(), loops.round, loops.generated_tokens))
+        rates = self._rates.note(self._totals())
         stats = self.buffer.stats()
         return RoundRecord(
             round=done.number,
@@ -117,6 +122,8 @@ class Observer:
             skipped_updates=metrics.skipped_updates,
             step_seconds=done.step_seconds,
             wait_seconds=done.wait_seconds,
+            trainer_idle_share=rates.idle_shares["trainer"],
+            generator_idle_share=rates.idle_shares["generator"],
             loop_lag_max_ms=self.loop_lag.take_recent_ms(),
             resident_bytes=self._process.memory_info().rss,
         )
@@ -124,7 +131,7 @@ class Observer:
     def status(self) -> NodeStatus:
         """The node now."""
         loops, stats = self.loops, self.buffer.stats()
-        rounds_per_minute, tokens_per_second = self._rates()
+        rates = self._rates.recent(self._totals())
         return NodeStatus(
             peer_id=self.peer_id,
             name=self.name,
@@ -152,10 +159,14 @@ class Observer:
                 bytes=stats.bytes,
                 rejected=self._rejected(stats.dropped),
             ),
-            workers={worker.name: self._worker(worker) for worker in self.processes.workers},
+            workers={
+                worker.name: self._worker(worker, rates.idle_shares[worker.name])
+                for worker in self.processes.workers
+            },
             training=self._training(),
-            rounds_per_minute=rounds_per_minute,
-            tokens_per_second=tokens_per_second,
+            rounds_per_minute=rates.rounds_per_minute,
+            groups_per_minute=rates.groups_per_minute,
+            tokens_per_second=rates.tokens_per_second,
             trained_groups=loops.trained_groups,
             external_groups=loops.external_used,
             filled=loops.filled,
@@ -173,7 +184,7 @@ class Observer:
             return ()
         return tuple(map(_peer_status, self.network.peers.views(self._connected())))
 
-    def _worker(self, worker: Worker) -> WorkerStatus:
+    def _worker(self, worker: Worker, idle_share: float) -> WorkerStatus:
         place = {"trainer": self.placement.trainer, "generator": self.placement.generator}.get(worker.name)
         ready, why = self.processes.generator_ready, place.why if place else ""
         if worker.name == "generator" and ready is not None:
@@ -186,6 +197,7 @@ class Observer:
             device=place.device if place else "",
             dtype=place.dtype if place else "",
             why=why,
+            idle_share=None if self.state == "starting" else idle_share,
         )
 
     def _connected(self) -> tuple[str, ...]:
@@ -212,17 +224,15 @@ class Observer:
             return f"sampling waits for {waiting['rollout']}"
         return ""
 
-    def _rates(self) -> tuple[float, float]:
-        """Rounds a minute and sampled tokens a second over the last minute, or since the first round."""
-        now = time.monotonic()
-        recent = [mark for mark in self._marks if now - mark[0] <= RATE_SECONDS]
-        if not recent:
-            return 0.0, 0.0
-        since, round_then, tokens_then = recent[0]
-        seconds = max(now - since, 1e-3)
-        rounds = self.loops.round - round_then
-        tokens = self.loops.generated_tokens - tokens_then
-        return 60 * rounds / seconds, tokens / seconds
+    def _totals(self) -> Totals:
+        loops = self.loops
+        return Totals(
+            time.monotonic(),
+            loops.round,
+            loops.trained_groups,
+            loops.generated_tokens,
+            {worker.name: worker.occupancy.busy_seconds for worker in self.processes.workers},
+        )
 
     def _training(self) -> TrainingStatus:
         done = self.last_round

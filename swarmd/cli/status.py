@@ -64,6 +64,7 @@ def describe(status: NodeStatus) -> str:
         ("model", status.model),
         ("state", state),
         ("round", f"{status.round}{of_rounds}, {status.rounds_per_minute:.1f} a minute"),
+        ("groups", f"{status.trained_groups} trained on, {status.groups_per_minute:.0f} a minute"),
         ("policy version", str(status.policy_version)),
         ("reward", _rewards(status)),
         ("buffer", f"{status.buffer.local} own, {status.buffer.external} external groups"),
@@ -79,8 +80,9 @@ def describe(status: NodeStatus) -> str:
         rows.append(("bootstrap", f"{entry.address}: {seen} for {span(entry.seconds)}"))
     for name, worker in status.workers.items():
         doing = f", {worker.doing}" if worker.doing else ""
+        idle = "" if worker.idle_share is None else f", idle {worker.idle_share:.0%} of the last minute"
         where = f", {worker.device} in {worker.dtype} ({worker.why})" if worker.device else ""
-        rows.append((f"worker {name}", f"{worker.state}{doing}, {worker.restarts} restarts{where}"))
+        rows.append((f"worker {name}", f"{worker.state}{doing}{idle}, {worker.restarts} restarts{where}"))
     if status.buffer.rejected:
         rows.append(("rejected", counts(status.buffer.rejected)))
     if status.unpublished:

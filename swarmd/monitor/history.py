@@ -71,6 +71,9 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     skipped_updates: int = 0
     step_seconds: float = 0.0
     wait_seconds: float = 0.0
+    trainer_idle_share: float | None = None
+    """Part of the round in which nothing was asked of the trainer: it waited for work."""
+    generator_idle_share: float | None = None
     loop_lag_max_ms: float = 0.0
     resident_bytes: int = 0
 

@@ -117,6 +117,7 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("learning_rate", "Of the next optimizer step.", training.learning_rate),
         ("step_seconds", "Duration of the last training step.", training.step_seconds),
         ("rounds_per_minute", "Rounds a minute, lately.", status.rounds_per_minute),
+        ("groups_per_minute", "Groups trained on a minute, lately.", status.groups_per_minute),
         ("tokens_per_second", "Tokens sampled a second, lately.", status.tokens_per_second),
         ("external_share", "Part of the trained groups that came from peers.", status.external_share),
         ("loop_lag_max_seconds", "Longest block of the event loop.", status.loop_lag_max_ms / 1000),
@@ -155,14 +156,19 @@ def _counters(status: NodeStatus) -> Iterator[Metric]:
 
 def _workers(status: NodeStatus) -> Iterator[Metric]:
     ready = GaugeMetricFamily(f"{PREFIX}_worker_ready", "1 when the worker is ready.", labels=["worker"])
+    idle = GaugeMetricFamily(
+        f"{PREFIX}_worker_idle_share", "Part of the last minute it waited for work.", labels=["worker"]
+    )
     restarts = CounterMetricFamily(f"{PREFIX}_worker_restarts", "Times started again.", labels=["worker"])
     resident = GaugeMetricFamily(f"{PREFIX}_worker_resident_bytes", "Its memory.", labels=["worker"])
     for name, worker in status.workers.items():
         ready.add_metric([name], float(worker.state == "ready"))
+        if worker.idle_share is not None:
+            idle.add_metric([name], worker.idle_share)
         restarts.add_metric([name], worker.restarts)
         if worker.pid is not None:
             try:
                 resident.add_metric([name], psutil.Process(worker.pid).memory_info().rss)
             except psutil.NoSuchProcess:
                 continue
-    yield from (ready, restarts, resident)
+    yield from (ready, idle, restarts, resident)

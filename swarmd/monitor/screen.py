@@ -247,6 +247,8 @@ def _worker(name: str, worker: WorkerStatus) -> Text:
     text = Text.assemble(("● " if worker.state == "ready" else "○ ", style), name)
     if worker.restarts:
         text.append(f" ↻{worker.restarts}", style="dim")
+    if name in ("trainer", "generator") and worker.idle_share is not None:
+        text.append(f" idle {worker.idle_share:.0%}", style="dim")
     return text
 
 

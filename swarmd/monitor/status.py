@@ -50,6 +50,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The number format it computes in."""
     why: str = ""
     """Why this device and this format, and what samples."""
+    idle_share: float | None = None
+    """Part of the last minute, 0 to 1, in which nothing was asked of it: it waited for work. None
+    before training."""
 
 
 class BootstrapStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +120,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[str, WorkerStatus] = {}
     training: TrainingStatus = TrainingStatus()
     rounds_per_minute: float = 0.0
+    groups_per_minute: float = 0.0
+    """Groups trained on, lately."""
     tokens_per_second: float = 0.0
     """Sampled by the generator."""
     trained_groups: int = 0

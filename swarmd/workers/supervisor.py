@@ -31,6 +31,7 @@ from swarmd.errors import (
 )
 from swarmd.workers.connection import WorkerOutput, WorkerProcess, WorkerRefusalError
 from swarmd.workers.framing import Method, Reply, Request
+from swarmd.workers.occupancy import Occupancy
 
 WorkerState = Literal["starting", "ready", "restarting", "stopped"]
 
@@ -83,6 +84,7 @@ class Worker:
         """How often the process was started again."""
         self.progress = ""
         """What the worker said last that it is busy with."""
+        self.occupancy = Occupancy()
         self._module = module
         self._limits = limits
         self._on_start = on_start
@@ -133,7 +135,8 @@ class Worker:
             await self.wait_ready()
             process = self._process
         assert process is not None
-        data = await process.request(method.name, msgspec.msgpack.encode(request), timeout_seconds)
+        with self.occupancy.request():
+            data = await process.request(method.name, msgspec.msgpack.encode(request), timeout_seconds)
         try:
             return msgspec.msgpack.decode(data, type=method.reply_type)
         except (msgspec.MsgspecError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """`swarmd status` of a running node, of a stopped one, and of a home without any."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -10,7 +11,7 @@ import pytest
 from swarmd.cli.app import run_command_line
 from swarmd.cli.status import Required, _require, describe
 from swarmd.errors import SwarmdError
-from swarmd.monitor.status import NodeStatus, TrainingStatus
+from swarmd.monitor.status import NodeStatus, TrainingStatus, WorkerStatus
 from swarmd.paths import Home
 
 StartNode = Callable[[str], "Popen[str]"]
@@ -79,6 +80,27 @@ def test_home_without_a_node_is_stopped_too(home: Home, capsys: pytest.CaptureFi
     assert run_command_line(["status", "--home", str(home.folder)]) == 0
     assert "no node has run in" in capsys.readouterr().out
     assert not home.folder.exists()
+
+
+def test_speed_and_idle_workers_stand_in_their_rows() -> None:
+    workers = {
+        "trainer": WorkerStatus(pid=1, state="ready", idle_share=0.124),
+        "verifier-1": WorkerStatus(pid=2, state="ready"),
+    }
+    status = NodeStatus(
+        peer_id="p",
+        swarm="tiny",
+        swarm_id="0" * 64,
+        model="tiny",
+        state="training",
+        trained_groups=480,
+        groups_per_minute=218.4,
+        workers=workers,
+    )
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in describe(status).splitlines())
+    assert rows["groups"] == "480 trained on, 218 a minute"
+    assert rows["worker trainer"] == "ready, idle 12% of the last minute, 0 restarts"
+    assert rows["worker verifier-1"] == "ready, 0 restarts"
 
 
 def test_how_far_off_policy_training_is_stands_in_one_row() -> None:

@@ -34,8 +34,8 @@ def sample_status(**changes):
             local=3, external=118, bytes=3_400_000, rejected={"no_signal": 41, "stale": 2}
         ),
         "workers": {
-            "trainer": WorkerStatus(pid=101, state="ready"),
-            "generator": WorkerStatus(pid=102, state="ready", restarts=1),
+            "trainer": WorkerStatus(pid=101, state="ready", idle_share=0.125),
+            "generator": WorkerStatus(pid=102, state="ready", restarts=1, idle_share=0.02),
             "verifier-1": WorkerStatus(pid=103, state="ready"),
         },
         "training": TrainingStatus(
@@ -50,6 +50,7 @@ def sample_status(**changes):
             step_seconds=0.31,
         ),
         "rounds_per_minute": 27.3,
+        "groups_per_minute": 218.4,
         "tokens_per_second": 1240.0,
         "trained_groups": 480,
         "external_groups": 212,

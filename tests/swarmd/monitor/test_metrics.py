@@ -35,11 +35,12 @@ async def test_a_scrape_shows_the_status_of_that_moment():
 
 
 async def test_reasons_and_workers_become_labels():
-    workers = {"trainer": WorkerStatus(pid=os.getpid(), state="ready", restarts=2)}
+    workers = {"trainer": WorkerStatus(pid=os.getpid(), state="ready", restarts=2, idle_share=0.25)}
     samples = await scrape(lambda: sample_status(workers=workers))
     assert samples[("swarmd_rejected_groups_total", "no_signal")] == 41
     assert samples[("swarmd_worker_restarts_total", "trainer")] == 2
     assert samples[("swarmd_worker_ready", "trainer")] == 1
+    assert samples[("swarmd_worker_idle_share", "trainer")] == 0.25
     assert samples[("swarmd_worker_resident_bytes", "trainer")] > 1_000_000
     assert samples[("swarmd_loop_lag_max_seconds",)] == pytest.approx(0.0125)
 

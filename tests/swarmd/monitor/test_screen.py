@@ -53,7 +53,8 @@ def test_the_screen_shows_what_the_issue_asks_for():
     for part in (
         "training", "round          60 of 100", "policy version 58", "0.366", "held-out tasks 0.190",
         "2 connected", "owl", "140 groups", "44% of groups", "28 filled", "3 own, 118 from peers",
-        "27.3 rounds/min", "1,240 tokens/s", "● trainer", "↻1", "█",
+        "27.3 rounds/min", "1,240 tokens/s",
+        "● trainer idle 12%", "● generator ↻1 idle 2%", "█",
     ):  # fmt: skip
         assert part in text, part
 
