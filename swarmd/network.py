@@ -28,6 +28,7 @@ from swarmd.gossip.seen import ReplayWindow
 from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import Subscriber
 from swarmd.gossip.subscription import Subscription
+from swarmd.gossip.transport import Standing
 from swarmd.identity import Identity, verify
 from swarmd.loops.state import LoopState
 from swarmd.paths import Home
@@ -73,7 +74,7 @@ class Network:
                 redial=Backoff(gossip.redial_min_seconds, gossip.redial_max_seconds),
             ),
             record_check(verify),
-            self.reputation.is_closed,
+            Standing(self.reputation.is_closed, lambda peer_id: not self.reputation.is_new(peer_id)),
         )
         self.peers = PeerBook(identity.peer_id, self.reputation)
         self._recent = RecentGroups(

@@ -12,11 +12,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from swarmd.errors import NetworkError
 from swarmd.gossip import libp2p_streams
@@ -25,14 +25,17 @@ from swarmd.gossip.dialer import Backoff, BootstrapDialer, address_peer_id, try_
 from swarmd.gossip.known_peers import KnownPeers
 from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
+from swarmd.gossip.libp2p_life import Life
 from swarmd.gossip.libp2p_records import Records
 from swarmd.gossip.listen import ListenPorts, is_loopback
 from swarmd.gossip.subscription import Subscription
 from swarmd.gossip.transport import (
+    EQUAL_STANDING,
     KnownPeer,
     RecordCheck,
     RequestError,
     RequestHandler,
+    Standing,
     TransportDownError,
     TransportState,
     check_message_size,
@@ -79,19 +82,18 @@ class Libp2pTransport:
     Args:
         settings: how to be on the network.
         record_check: whether this node holds a record for others.
-        is_closed: whether no connection with a peer is wanted: it is not dialled and not answered, and
-            a connection it opens is closed within a second or two.
+        standing: asked whom to connect with, and whose records to hold first.
     """
 
     def __init__(
         self,
         settings: Libp2pSettings,
         record_check: RecordCheck,
-        is_closed: Callable[[str], bool] = lambda peer_id: False,
+        standing: Standing = EQUAL_STANDING,
     ) -> None:
         self._settings = settings
         self._record_check = record_check
-        self._is_closed = is_closed
+        self._standing = standing
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, RequestHandler] = {}
         self._dialers = [
@@ -101,7 +103,7 @@ class Libp2pTransport:
         ]
         self._known = KnownPeers(settings.peer_id, settings.redial)
         self._ports = ListenPorts()
-        self._life: _Life | None = None
+        self._life: Life | None = None
         self._up = asyncio.Event()
         self._restarts = 0
         self._connected: Mapping[str, tuple[str, ...]] = {}
@@ -198,7 +200,7 @@ class Libp2pTransport:
         """Peers to dial when there are few connections."""
         self._known.add(peers)
 
-    def _living(self) -> _Life:
+    def _living(self) -> Life:
         if self._life is None:
             raise TransportDownError("p2pd is being restarted")
         return self._life
@@ -264,7 +266,7 @@ class Libp2pTransport:
     async def _live(self, daemon: P2PDaemon) -> None:
         """Everything that belongs to one p2pd. Returns when it is dead."""
         async with asyncio.TaskGroup() as group:
-            life = _Life(daemon, group)
+            life = Life(daemon, group)
             setting_up = life.spawn(self._set_up(life))
             try:
                 await daemon.wait_dead()
@@ -273,13 +275,13 @@ class Libp2pTransport:
                 setting_up.cancel()
                 life.end()
 
-    async def _set_up(self, life: _Life) -> None:
+    async def _set_up(self, life: Life) -> None:
         """Restore on a new p2pd what peers and rooms know us by. A p2pd that fails here is ended."""
         try:
-            life.records = await Records.create(life.daemon, self._record_check)
+            life.records = await Records.create(life.daemon, self._record_check, self._standing.is_known)
             await self._look(life.daemon)
             for protocol, handler in self._handlers.items():
-                await libp2p_streams.serve(life.daemon, protocol, handler, self._is_closed)
+                await libp2p_streams.serve(life.daemon, protocol, handler, self._standing.is_closed)
         except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
             log.warning("p2pd could not be set up (%s); ending it", one_line(str(error)))
             life.daemon.kill()
@@ -292,9 +294,9 @@ class Libp2pTransport:
         self._life = life
         self._up.set()
 
-    async def _serve(self, life: _Life, protocol: str, handler: RequestHandler) -> None:
+    async def _serve(self, life: Life, protocol: str, handler: RequestHandler) -> None:
         try:
-            await libp2p_streams.serve(life.daemon, protocol, handler, self._is_closed)
+            await libp2p_streams.serve(life.daemon, protocol, handler, self._standing.is_closed)
         except (NetworkError, OSError, EOFError, P2PDaemonError) as error:
             log.warning("p2pd refused protocol %s (%s); ending it", protocol, one_line(str(error)))
             life.daemon.kill()
@@ -309,7 +311,7 @@ class Libp2pTransport:
                             subscription.push(received)
             await asyncio.sleep(_RESUBSCRIBE_SECONDS)
 
-    async def _watch(self, life: _Life) -> None:
+    async def _watch(self, life: Life) -> None:
         """Keep the snapshot fresh, meet new peers in the DHT, dial known ones, kill a deaf p2pd."""
         unanswered = 0
         closed: list[str] = []
@@ -324,12 +326,12 @@ class Libp2pTransport:
                     life.daemon.kill()
                 continue
             unanswered = 0
-            closed = [peer_id for peer_id in self._connected if self._is_closed(peer_id)]
+            closed = [peer_id for peer_id in self._connected if self._standing.is_closed(peer_id)]
             for peer_id in closed:
                 life.spawn(self._disconnect(life.daemon, peer_id))
             now = time.monotonic()
             for peer_id in life.records.unmet(self._connected):
-                if not self._is_closed(peer_id) and life.meet_after.get(peer_id, 0.0) <= now:
+                if not self._standing.is_closed(peer_id) and life.meet_after.get(peer_id, 0.0) <= now:
                     life.meet_after[peer_id] = now + _MEET_AGAIN_SECONDS
                     life.spawn(life.records.meet(peer_id))
             life.meet_after = {
@@ -358,7 +360,7 @@ class Libp2pTransport:
 
     async def _dial(self, peer_id: str, address: str) -> None:
         """Connect to a peer at one address, which may come from a stranger. Raises NetworkError."""
-        if self._is_closed(peer_id):
+        if self._standing.is_closed(peer_id):
             raise RequestError("this node has closed itself to that peer: see `swarmd peers`")
         bare = address.removesuffix("/").removesuffix(f"/p2p/{peer_id}")
         try:
@@ -378,27 +380,3 @@ class Libp2pTransport:
                 log.debug("known peer %s at %s: %s", peer.peer_id, address, error)
             else:
                 return
-
-
-class _Life:
-    """What belongs to one p2pd process, and ends with it."""
-
-    records: Records
-
-    def __init__(self, daemon: P2PDaemon, group: asyncio.TaskGroup) -> None:
-        self.daemon = daemon
-        self.meet_after: dict[str, float] = {}
-        self._group = group
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something until it is done or p2pd is dead."""
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def end(self) -> None:
-        """Cancel all of it."""
-        for task in list(self._tasks):
-            task.cancel()

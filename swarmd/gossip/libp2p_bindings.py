@@ -59,7 +59,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (  # noqa: E402
 from hivemind.proto import p2pd_pb2  # noqa: E402
 from hivemind.utils.logging import use_hivemind_log_handler  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
-from hivemind.utils.timed_storage import get_dht_time  # noqa: E402
+from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time  # noqa: E402
 
 __all__ = [
     "DHTID",
@@ -75,6 +75,7 @@ __all__ = [
     "PeerInfo",
     "RecordValidatorBase",
     "StreamInfo",
+    "ValueWithExpiration",
     "get_dht_time",
     "p2pd_path",
     "p2pd_pb2",

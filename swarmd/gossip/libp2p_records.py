@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -22,13 +25,16 @@ from swarmd.gossip.libp2p_bindings import (
     get_dht_time,
 )
 from swarmd.gossip.libp2p_daemon import P2PDaemon
+from swarmd.gossip.record_store import RecordStore, StoreLimits
 from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck
 
 log = logging.getLogger(__name__)
 
-_KEYS_HELD = 1024
 _LONGEST_SUBKEY_BYTES = 128
-_LONGEST_TTL_SECONDS = 24 * 3600.0
+_LONGEST_TTL_SECONDS = 3600.0
+_CHECKS_PER_SECOND = 256.0
+_CHECKS_AT_ONCE = 512.0
+_CHECKS_REMEMBERED = 4096
 _RPC_TIMEOUT_SECONDS = 3.0
 _STORE_TIMEOUT_SECONDS = 15.0
 _PING_TIMEOUT_SECONDS = 5.0
@@ -42,8 +48,11 @@ class Records:
         self._peer_id = peer_id
 
     @classmethod
-    async def create(cls, daemon: P2PDaemon, check: RecordCheck) -> Records:
-        """Join the DHT on a running p2pd, knowing nobody yet; see `meet`."""
+    async def create(cls, daemon: P2PDaemon, check: RecordCheck, is_known: Callable[[str], bool]) -> Records:
+        """Join the DHT on a running p2pd, knowing nobody yet; see `meet`.
+
+        Records of peers that are `is_known` are held before those of strangers.
+        """
         peer_id = str(daemon.peer_id)
         node = await DHTNode.create(
             p2p=daemon,
@@ -57,7 +66,14 @@ class Records:
             record_validator=_Validator(check),
             strict=False,
         )
-        node.protocol.storage.maxsize = _KEYS_HELD
+        # Others may ask a node to store in its cache as well: it is the same store, with the same bounds.
+        limits = StoreLimits()
+        store = RecordStore(lambda peer: peer == peer_id or is_known(peer), limits)
+        node.protocol.storage = node.protocol.cache = store
+        validate = node.protocol._validate_dictionary
+        node.protocol._validate_dictionary = lambda key, found: (
+            len(found.data) <= limits.records_per_key and validate(key, found)
+        )
         return cls(node, peer_id)
 
     def unmet(self, peers: Iterable[str]) -> list[str]:
@@ -103,10 +119,18 @@ class Records:
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no type information
-    """Decides what this node stores for others, and what it takes from others' answers."""
+    """Decides what this node stores for others, and what it takes from others' answers.
 
-    def __init__(self, check: RecordCheck) -> None:
+    A check costs a signature. The records that passed lately are remembered, and of unknown ones only
+    so many are checked in a second: more are refused unseen, so that a flood cannot hold the loop.
+    """
+
+    def __init__(self, check: RecordCheck, clock: Callable[[], float] = time.monotonic) -> None:
         self._check = check
+        self._clock = clock
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+        self._checks_left = _CHECKS_AT_ONCE
+        self._checks_at = clock()
 
     def validate(self, record: DHTRecord) -> bool:
         """Whether the record is of our form, bounded, and accepted by the caller's check."""
@@ -114,10 +138,30 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
             return False
         if not get_dht_time() < record.expiration_time < get_dht_time() + _LONGEST_TTL_SECONDS:
             return False
+        digest = hashlib.sha256(len(record.subkey).to_bytes(2, "big") + record.subkey + record.value).digest()
+        if digest in self._passed:
+            self._passed.move_to_end(digest)
+            return True
+        if not self._may_check():
+            return False
         try:
             # Not hivemind's decoder: it would build extension types out of a stranger's bytes.
             subkey = msgspec.msgpack.decode(record.subkey, type=str)
             value = msgspec.msgpack.decode(record.value, type=bytes)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        return self._check(subkey, value)
+        if not self._check(subkey, value):
+            return False
+        self._passed[digest] = None
+        while len(self._passed) > _CHECKS_REMEMBERED:
+            self._passed.popitem(last=False)
+        return True
+
+    def _may_check(self) -> bool:
+        now = self._clock()
+        filled = self._checks_left + (now - self._checks_at) * _CHECKS_PER_SECOND
+        self._checks_left, self._checks_at = min(_CHECKS_AT_ONCE, filled), now
+        if self._checks_left < 1.0:
+            return False
+        self._checks_left -= 1.0
+        return True

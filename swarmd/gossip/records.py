@@ -5,6 +5,7 @@ its author, stands under the author's peer id, and expires.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _DAY_MS = 24 * 3600 * 1000
 _SETTLE_SECONDS = 2.0
 _TICK_SECONDS = 0.5
+_MOST_READ = 1024
 
 
 def record_check(verify: Verify, wall_clock: Callable[[], float] = time.time) -> Callable[[str, bytes], bool]:
@@ -119,9 +121,11 @@ class NodeRecords:
     async def read(self) -> None:
         """Read the others' records. Raises NetworkError."""
         found = await self._transport.get_records(node_records_key(self._author.swarm_id))
-        for peer_id, value in found.items():
+        for peer_id, value in itertools.islice(found.items(), _MOST_READ):
             if peer_id == self._transport.peer_id:
                 continue
+            # Each costs a signature check.
+            await asyncio.sleep(0)
             record = self._open(peer_id, value)
             if isinstance(record, Reason):
                 # Anybody could have put it there: it counts against nobody.
@@ -175,7 +179,8 @@ async def fetch_manifests(
     """
     found = await transport.get_records(manifest_key(swarm_id))
     texts: dict[str, None] = {}
-    for value in found.values():
+    for value in itertools.islice(found.values(), _MOST_READ):
+        await asyncio.sleep(0)
         limits = EnvelopeLimits(swarm_id, Kind.MANIFEST, None, _DAY_MS, MAX_RECORD_BYTES)
         envelope = open_envelope(value, verify, limits, int(wall_clock() * 1000))
         if isinstance(envelope, Refusal):

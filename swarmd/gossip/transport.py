@@ -81,6 +81,19 @@ RecordCheck = Callable[[str, bytes], bool]
 """(subkey, value) -> whether this node is willing to hold the record for others."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What the node thinks of a peer, as far as connections are concerned."""
+
+    is_closed: Callable[[str], bool]
+    """No connection is wanted: the peer is not dialled and not answered, and a connection that it opens
+    is closed within a second or two."""
+    is_known: Callable[[str], bool]
+    """In good standing: its records are held before those of strangers."""
+
+
+EQUAL_STANDING = Standing(is_closed=lambda peer_id: False, is_known=lambda peer_id: False)
+
+
 class Transport(Protocol):
     """Gossip topics, expiring records and request streams among peers named by their peer ids."""
 

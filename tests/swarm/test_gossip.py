@@ -19,13 +19,19 @@ from swarmd_protocol.validation import GroupLimits
 
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.dialer import Backoff
+from swarmd.gossip.door import PeerDoor
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
 from swarmd.gossip.listen import ListenPorts
+from swarmd.gossip.neighbourhood import Neighbourhoods
 from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
 from swarmd.gossip.publisher import Author, Publisher
 from swarmd.gossip.records import NodeRecords, fetch_manifests, record_check
+from swarmd.gossip.reputation import Reputation, ReputationSettings
+from swarmd.gossip.seen import ReplayWindow
+from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
 from swarmd.gossip.subscription import Subscription
+from swarmd.gossip.transport import Standing
 from swarmd.identity import Identity, verify
 from swarmd.types import Completion, Prompt, RolloutGroup
 
@@ -33,6 +39,14 @@ pytestmark = pytest.mark.swarm
 
 SWARM = "ab" * 32
 MANIFEST = "name = 'test'"
+SHARE = Share(
+    messages_per_second=5,
+    bytes_per_second=500_000,
+    verifier_seconds_per_second=1,
+    burst_seconds=10,
+    newcomer_part=1,
+    neighbourhood_shares=4,
+)
 LIMITS = GroupLimits(
     group_size_min=2,
     group_size_max=8,
@@ -77,12 +91,17 @@ class Node:
                 redial=Backoff(min_seconds=0.2, max_seconds=1.0),
             ),
             record_check(verify),
+            Standing(lambda peer: self.reputation.is_closed(peer), lambda peer: False),
         )
-        self.peers = PeerBook(self.identity.peer_id)
+        places = Neighbourhoods(("127.0.0.0/8",))
+        self.reputation = Reputation(ReputationSettings(), places.of, time.time)
+        self.peers = PeerBook(self.identity.peer_id, self.reputation)
+        shares = PeerShares(SHARE, places, lambda peer: False, time.monotonic)
         self.recent = RecentGroups(100, 4_000_000, 600_000)
         author = Author(SWARM, self.identity.public_key, self.identity.sign)
         self.publisher = Publisher(self.transport, author, LIMITS, 900_000, "tiny", None, self.recent)
-        inbox = self.transport.subscribe(Subscription(rollouts_topic(SWARM), 1_024))
+        door = PeerDoor(self.peers, shares, ReplayWindow(660))
+        inbox = self.transport.subscribe(Subscription(rollouts_topic(SWARM), 1_024, door))
         self.subscriber = Subscriber(
             self.identity.peer_id,
             inbox,
@@ -125,6 +144,10 @@ class Node:
     def heard(self, author: "Node") -> set[str]:
         """Ids of the groups of an author that arrived here."""
         return {group.message.group_id.hex() for group in self.opened if group.author == author.peer_id}
+
+    def rejected(self, author: "Node") -> dict[str, int]:
+        """What was refused here of a peer."""
+        return {view.peer_id: view.rejected for view in self.peers.views(())}.get(author.peer_id, {})
 
     async def publish(self) -> str:
         """Publish a new group; its id."""
@@ -296,3 +319,50 @@ async def test_garbage_on_the_topic_is_counted_and_stops_nobody(folder: Path) ->
         (view,) = [view for view in a.peers.views(()) if view.peer_id == b.peer_id]
         assert view.rejected["malformed"] == 3
         await until_heard(b, a)
+
+
+async def test_a_flood_of_valid_groups_closes_its_sender_and_takes_nothing_from_the_others(
+    folder: Path,
+) -> None:
+    async with Node(folder, "a").running() as a:
+        honest, flooder = Node(folder, "honest", join=a.addresses), Node(folder, "flooder")
+        async with honest.running(), flooder.running():
+            # The flooder does not dial again: what is closed stays closed.
+            daemon = flooder.transport._life.daemon if flooder.transport._life else None
+            assert daemon is not None
+            await daemon.connect(a.peer_id, [a.addresses[0].removesuffix(f"/p2p/{a.peer_id}")], 10)
+            await until_heard(honest, a)
+            await until_heard(flooder, a)
+            while not a.reputation.is_closed(flooder.peer_id):
+                await asyncio.gather(*(flooder.publish() for _ in range(50)))
+            await until(lambda: not a.is_connected_to(flooder))
+            refused = a.rejected(flooder)
+            assert refused["rate_limited"] >= 400
+            assert refused["flooding"] >= 50
+            # An honest peer's groups arrive all the time, and nothing of it is on another's name.
+            ids = {await honest.publish() for _ in range(10)}
+            await until(lambda: ids <= a.heard(honest))
+            assert a.rejected(honest).keys() <= {"duplicate"}
+            assert not a.is_connected_to(flooder)
+
+
+async def test_a_banned_peer_is_put_out_and_not_heard_through_others_until_it_is_allowed(
+    folder: Path,
+) -> None:
+    async with Node(folder, "a").running() as a:
+        b, c = Node(folder, "b", join=a.addresses), Node(folder, "c", join=a.addresses)
+        async with b.running(), c.running():
+            await until_heard(b, a, c)
+            await until(lambda: b.is_connected_to(c))
+            a.reputation.say(b.peer_id, "banned")
+            await until(lambda: not a.is_connected_to(b))
+            heard = a.heard(b)
+            ids = {await b.publish() for _ in range(5)}
+            await until(lambda: ids <= c.heard(b))
+            await until(lambda: a.rejected(b).get("banned", 0) >= 5)
+            assert a.heard(b) == heard
+            await until_heard(c, a)
+            assert a.rejected(c).keys() <= {"duplicate"}
+            a.reputation.say(b.peer_id, "allowed")
+            await until_heard(b, a)
+            await until(lambda: a.is_connected_to(b))

@@ -4,12 +4,16 @@ import asyncio
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from swarmd.gossip import libp2p_records
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
+from swarmd.gossip.libp2p_bindings import DHTRecord, DictionaryDHTValue
 from swarmd.identity import Identity
 
 # A node whose DHT sees a clock that is 20 s ahead; hivemind's own limit is 3 s.
@@ -18,6 +22,7 @@ import asyncio, sys, time
 from pathlib import Path
 from swarmd.gossip import libp2p_bindings, libp2p_records
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
+from swarmd.gossip.libp2p_bindings import DHTRecord, DictionaryDHTValue
 from swarmd.identity import Identity
 
 for name, module in list(sys.modules.items()):
@@ -73,3 +78,52 @@ async def test_nodes_whose_clocks_differ_read_each_others_records(folder: Path) 
         finally:
             skewed.kill()
             await skewed.wait()
+
+
+def record(number: int) -> DHTRecord:
+    return DHTRecord(
+        b"key",
+        msgspec.msgpack.encode("owner"),
+        msgspec.msgpack.encode(number.to_bytes(4, "big")),
+        time.time() + 60,
+    )
+
+
+def test_a_flood_of_records_is_refused_unseen_and_known_records_pass_without_a_check() -> None:
+    checked: list[bytes] = []
+
+    def check(subkey: str, value: bytes) -> bool:
+        checked.append(value)
+        return True
+
+    now = [0.0]
+    validator = libp2p_records._Validator(check, clock=lambda: now[0])
+    assert validator.validate(record(0))
+    assert sum(validator.validate(record(number)) for number in range(1, 5_000)) == 511
+    assert len(checked) == 512
+    assert validator.validate(record(0))
+    now[0] += 1
+    assert sum(validator.validate(record(number)) for number in range(5_000, 9_000)) == 256
+
+
+async def test_an_answer_with_more_records_than_a_node_may_hold_is_not_looked_at(folder: Path) -> None:
+    checked: list[str] = []
+
+    def check(subkey: str, value: bytes) -> bool:
+        checked.append(subkey)
+        return True
+
+    identity = Identity.create(folder / "key")
+    settings = Libp2pSettings(folder / "key", identity.peer_id, folder, ("/ip4/127.0.0.1/tcp/0",))
+    async with Libp2pTransport(settings, check) as transport:
+        assert transport._life is not None
+        protocol = transport._life.records._node.protocol
+        for count, taken in ((256, True), (257, False)):
+            checked.clear()
+            answer = DictionaryDHTValue()
+            for number in range(count):
+                answer.store(f"owner {number}", msgspec.msgpack.encode(b"x"), time.time() + 60)
+            assert protocol._validate_dictionary(b"key", answer) is taken
+            assert len(checked) == (count if taken else 0)
+        # What others ask to be put into the cache is bounded by the same store.
+        assert protocol.cache is protocol.storage
