@@ -191,6 +191,25 @@ class ReplaySection(Section):
     """How often an external group may be drawn."""
 
 
+class ScreensSection(Section):
+    """Screens against right answers that carry something else along. off, warn (count for the peer) or
+    drop (count, and do not learn from it); `training.unlikely` is one more.
+    """
+
+    long: Literal["off", "warn", "drop"] = "warn"
+    """A peer's rewarded completion that is much longer than any own one of the same dataset."""
+    long_factor: Annotated[float, Field(ge=1)] = 4.0
+    """So many times as long."""
+    repetitive: Literal["off", "warn", "drop"] = "warn"
+    """A peer's rewarded completion of 200 bytes or more that says the same over and over."""
+    repetitive_below: Share = 0.1
+    """It can be compressed to less than this part of its bytes."""
+    batch_share: Literal["off", "warn", "drop"] = "off"
+    """More groups of a batch from one peer than its part."""
+    batch_share_most: Share = 0.5
+    """Largest part of `replay.external_groups`; one group is always allowed."""
+
+
 class RewardsSection(Section):
     """Scoring."""
 
@@ -256,6 +275,10 @@ class TrainingSection(Section):
     """Nats a token from the sender's policy to the own, above which such a completion is left out (f_tis)."""
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Tokens below it, by the own policy, are improbable (mask)."""
+    unlikely: Literal["off", "warn", "drop"] = "drop"
+    """Peers' rewarded completions that the own policy would hardly say, as `screens` holds up others."""
+    unlikely_below: Annotated[float, Field(le=0)] = -6.0
+    """Mean log-probability, nats a token, below which a completion is unlikely."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """adamw_8bit: a quarter of the memory for its state; needs the extra `adam8bit`."""
     tokens_at_once: Positive = 4096
@@ -341,6 +364,7 @@ class Config(Section):
     rollout: RolloutSection = RolloutSection()
     generation: GenerationSection = GenerationSection()
     replay: ReplaySection = ReplaySection()
+    screens: ScreensSection = ScreensSection()
     rewards: RewardsSection = RewardsSection()
     training: TrainingSection = TrainingSection()
     schedule: ScheduleSection = ScheduleSection()

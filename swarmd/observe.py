@@ -310,6 +310,7 @@ def _peer_status(view: PeerView) -> PeerStatus:
         addresses=view.addresses,
         accepted=view.accepted,
         rejected=view.rejected,
+        screened=view.screened,
         last_seen_seconds=view.last_seen_seconds,
     )
     if view.reputation is None:

@@ -17,6 +17,7 @@ from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
+from swarmd.replay.screens import BatchShare, TextLimits, TextScreens
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource, held_out_tasks
 
@@ -30,6 +31,19 @@ def pace(config: Config) -> Pace:
     if schedule.mode == "synchronous":
         return Pace.synchronous(replay.local_groups, replay.external_groups)
     return Pace(replay.local_groups, replay.external_groups, schedule.max_ahead, replay.max_policy_lag)
+
+
+def batch_share(config: Config) -> BatchShare:
+    """How much of a batch may be one peer's."""
+    return BatchShare(config.screens.batch_share, config.screens.batch_share_most)
+
+
+def text_screens(config: Config) -> TextScreens:
+    """The screens on the text of peers' groups."""
+    screens = config.screens
+    return TextScreens(
+        TextLimits(screens.long, screens.long_factor, screens.repetitive, screens.repetitive_below)
+    )
 
 
 @dataclass(frozen=True)
@@ -47,23 +61,27 @@ class Rooms:
 
     def train_loop(self, on_round: Callable[[Round], Awaitable[None]]) -> TrainLoop:
         """The loop that the node's rounds are counted by."""
-        sampler = Sampler(self.buffer, pace(self.config), self._random("replay"))
-        return TrainLoop(sampler, self.processes.trainer, self.config.node.rounds, on_round)
+        sampler = Sampler(self.buffer, pace(self.config), self._random("replay"), batch_share(self.config))
+        trainer, rounds = self.processes.trainer, self.config.node.rounds
+        if self.network is None:
+            return TrainLoop(sampler, trainer, rounds, on_round)
+        return TrainLoop(sampler, trainer, rounds, on_round, self.network.peers.note_screened)
 
     def companions(self, state: LoopState, tokenizer_fingerprint: str) -> list[Coroutine[Any, Any, None]]:
         """Everything that goes on beside training."""
+        screens = text_screens(self.config)
         loops = [
-            self._rollout_loop(tokenizer_fingerprint).run(state),
+            self._rollout_loop(tokenizer_fingerprint, screens).run(state),
             WeightsLoop(self.processes.generator).run(state),
         ]
         if self.config.schedule.eval_every_rounds:
             loops.append(self._evaluate_loop().run(state))
         if self.network is not None:
-            receive = self._receive_loop(self.network, tokenizer_fingerprint)
+            receive = self._receive_loop(self.network, tokenizer_fingerprint, screens)
             loops += [receive.run(state), self.network.run()]
         return loops
 
-    def _rollout_loop(self, tokenizer_fingerprint: str) -> RolloutLoop:
+    def _rollout_loop(self, tokenizer_fingerprint: str, screens: TextScreens) -> RolloutLoop:
         config = self.config
         return RolloutLoop(
             peer_id=self.peer_id,
@@ -81,6 +99,7 @@ class Rooms:
             buffer=self.buffer,
             publisher=self.network.publisher(tokenizer_fingerprint) if self.network else None,
             seeds=self._random("sampling"),
+            screens=screens,
         )
 
     def _evaluate_loop(self) -> EvaluateLoop:
@@ -94,7 +113,9 @@ class Rooms:
             verifier=self.processes.verifier,
         )
 
-    def _receive_loop(self, network: Network, tokenizer_fingerprint: str) -> ReceiveLoop:
+    def _receive_loop(
+        self, network: Network, tokenizer_fingerprint: str, screens: TextScreens
+    ) -> ReceiveLoop:
         uses_logprobs = self.config.training.external == "f_tis"
         return ReceiveLoop(
             manifest=self.manifest,
@@ -104,6 +125,7 @@ class Rooms:
             peers=network.peers,
             verifiers=self.config.rewards.verifiers,
             shares=network.shares,
+            screens=screens,
             tokenizer_fingerprint=tokenizer_fingerprint if uses_logprobs else None,
         )
 

@@ -70,6 +70,7 @@ def describe(found: Sequence[PeerStatus]) -> str:
         "agrees",
         "accepted",
         "rejected",
+        "screened",
         "last seen",
     )
     ordered = sorted(found, key=lambda peer: (-peer.accepted, peer.peer_id))
@@ -89,6 +90,7 @@ def _row(peer: PeerStatus) -> tuple[str, ...]:
         *("" if share is None else f"{share:.0%}" for share in shares),
         str(peer.accepted),
         counts(peer.rejected) or "0",
+        counts(peer.screened) or "0",
         "never" if peer.last_seen_seconds is None else f"{span(peer.last_seen_seconds)} ago",
     )
 

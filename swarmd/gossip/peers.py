@@ -41,6 +41,8 @@ class PeerView(msgspec.Struct, frozen=True):
     """Groups of this author that passed all checks and were scored."""
     rejected: dict[str, int]
     """What was not accepted, by reason."""
+    screened: dict[str, int]
+    """Accepted groups that a screen held up, by screen."""
     last_seen_seconds: float | None
     """Since anything was last heard of the peer. None: not in this run."""
     reputation: ReputationView | None
@@ -53,6 +55,7 @@ class _Peer:
     record: NodeRecordMessage | None = None
     accepted: int = 0
     rejected: Counter[Reason] = field(default_factory=Counter)
+    screened: Counter[str] = field(default_factory=Counter)
 
 
 class PeerBook:
@@ -112,6 +115,10 @@ class PeerBook:
         self._rejected[reason] += 1
         if self.reputation:
             self.reputation.note_refused(peer_id, reason)
+
+    def note_screened(self, peer_id: str, screen: str) -> None:
+        """A screen held up an accepted group of this author. No breach of a rule, and none is booked."""
+        self._peer(peer_id).screened[screen] += 1
 
     def note_unattributed(self, reason: Reason) -> None:
         """Something was not accepted, and nobody knows whose doing it was."""
@@ -174,6 +181,7 @@ class PeerBook:
             connected=connected,
             accepted=peer.accepted if peer else 0,
             rejected={reason.value: count for reason, count in peer.rejected.items()} if peer else {},
+            screened=dict(peer.screened) if peer else {},
             last_seen_seconds=self._clock() - peer.seen_at if peer else None,
             reputation=self.reputation.view(peer_id) if self.reputation else None,
         )

@@ -19,6 +19,7 @@ from swarmd.gossip.shares import PeerShares
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
 from swarmd.loops.state import LoopState
 from swarmd.replay.buffer import Drop, ReplayBuffer
+from swarmd.replay.screens import TextScreens
 from swarmd.rewards.messages import ScoreReason
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest
@@ -44,6 +45,8 @@ class ReceiveLoop:
     """Groups scored at the same time."""
     shares: PeerShares | None = None
     """Told how long scoring took. None: everybody has as much as there is."""
+    screens: TextScreens | None = None
+    """Judge groups by their text; a group that one drops is valid all the same. None: no screens."""
     tokenizer_fingerprint: str | None = None
     """Log-probabilities are kept from senders whose tokenizer has this fingerprint; None: from nobody."""
 
@@ -98,9 +101,20 @@ class ReceiveLoop:
             size_bytes=size_in_bytes(prompt, completions_G),
         )
         state.external_since_round.add(group.mean_reward)
+        if self._is_screened(group):
+            return group
         payers = self.shares.payers(opened.author) if self.shares is not None else None
         dropped = self.buffer.add_external(group, payers)
         return _PEER_REASONS.get(dropped, group) if dropped is not None else group
+
+    def _is_screened(self, group: RolloutGroup) -> bool:
+        """Whether a screen drops the group. What holds it up is counted for its author."""
+        if self.screens is None:
+            return False
+        found, is_dropped = self.screens.judge(group)
+        for screen in found:
+            self.peers.note_screened(group.author, screen)
+        return is_dropped
 
     def _completions(self, message: RolloutGroupMessage) -> tuple[Completion, ...]:
         behaviour = message.behaviour

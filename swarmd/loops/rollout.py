@@ -19,6 +19,7 @@ from swarmd.gossip.publisher import Publisher
 from swarmd.loops.state import FAILURE_PAUSE_SECONDS, LoopState
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
+from swarmd.replay.screens import TextScreens
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.prompt import render
@@ -69,6 +70,8 @@ class RolloutLoop:
     publisher: Publisher | None
     """None for a node that is alone."""
     seeds: random.Random
+    screens: TextScreens | None = None
+    """Told what own completions look like."""
 
     async def run(self, state: LoopState) -> None:
         """Sample for ever. A worker that fails costs the groups it had; it is restarted meanwhile."""
@@ -150,6 +153,8 @@ class RolloutLoop:
             del state.in_flight[: len(batch)]
             for group in groups:
                 state.note_own(group)
+                if self.screens is not None:
+                    self.screens.note_own(group)
                 self.buffer.add_local(group)
             state.notify()
             if self.publisher is not None:

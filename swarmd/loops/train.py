@@ -13,6 +13,7 @@ from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.loops.state import LoopState
 from swarmd.replay.sampler import Batch, Sampler
+from swarmd.replay.screens import Screen
 from swarmd.training.client import TrainerClient
 from swarmd.training.messages import StepMetrics
 
@@ -42,6 +43,8 @@ class TrainLoop:
     """Stop after this round; 0: never."""
     on_round: Callable[[Round], Awaitable[None]]
     """Called after each round, before the next begins."""
+    note_screened: Callable[[str, Screen], None] = lambda author, screen: None
+    """Told whose groups a screen held up, one by one."""
 
     async def run(self, state: LoopState) -> None:
         """Train until `rounds` are done. A trainer that fails costs the batch it had."""
@@ -69,8 +72,16 @@ class TrainLoop:
             state.trained_groups += len(batch.groups)
             state.close_round()
             state.notify()
+            self._note_screened(batch, reply.metrics)
             now = time.monotonic()
             await self.on_round(Round(state.round, batch, reply.metrics, now - stepped, stepped - began))
+
+    def _note_screened(self, batch: Batch, metrics: StepMetrics) -> None:
+        for group in batch.above_share:
+            self.note_screened(group.author, Screen.BATCH_SHARE)
+        for author, count in metrics.unlikely_groups.items():
+            for _ in range(count):
+                self.note_screened(author, Screen.UNLIKELY)
 
     def _missing(self, state: LoopState) -> int:
         return self.sampler.missing(state.policy_version, state.in_flight)

@@ -160,6 +160,8 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Groups accepted from it."""
     rejected: dict[str, int] = {}
     """Messages refused, by reason."""
+    screened: dict[str, int] = {}
+    """Accepted groups that a screen held up, by screen."""
     last_seen_seconds: float | None = None
     """Since anything was heard from it."""
     state: str = "newcomer"

@@ -2,7 +2,8 @@
 
 The draw over peers' groups is uniform, as in the paper (arXiv 2509.08721, section 3). Where fewer
 than J are at hand the batch is filled with own groups, so a node alone trains on I + J of its own.
-Own groups that could not be used in time otherwise go before external ones.
+Own groups that could not be used in time otherwise go before external ones, and no peer has more of
+them than `share` allows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
+from swarmd.replay.screens import NO_SHARE, BatchShare
 from swarmd.types import RolloutGroup
 
 
@@ -25,13 +27,18 @@ class Batch(msgspec.Struct, frozen=True):
     """How many of them are peers'."""
     filled: int
     """How many own groups stand in for external ones that were not there or had to stand back."""
+    above_share: tuple[RolloutGroup, ...] = ()
+    """Groups of peers that had their share of the batch already; with `drop` they are not in it."""
 
 
 class Sampler:
     """Draws batches of own and peers' groups, in the sizes that `pace` names."""
 
-    def __init__(self, buffer: ReplayBuffer, pace: Pace, generator: random.Random) -> None:
+    def __init__(
+        self, buffer: ReplayBuffer, pace: Pace, generator: random.Random, share: BatchShare = NO_SHARE
+    ) -> None:
         self.pace = pace
+        self._share = share
         self._buffer = buffer
         self._generator = generator
 
@@ -51,20 +58,28 @@ class Sampler:
         """
         if self.missing(policy_version, in_flight) > 0:
             return None
-        count = self._external(policy_version, in_flight)
-        external = self._generator.sample(self._buffer.drawable(), count)
+        drawable = self._buffer.drawable()
+        shuffled = self._generator.sample(drawable, len(drawable))
+        most = self._most_external(policy_version, in_flight)
+        external, above = self._share.sort(shuffled, most, self.pace.external_groups)
+        count = len(external)
         for group in external:
             self._buffer.mark_drawn(group)
         filled = max(0, self.pace.external_groups - count)
         local = self._buffer.take_local(self.pace.batch_groups - count)
-        return Batch(groups=local + tuple(external), external=count, filled=filled)
+        return Batch(groups=local + tuple(external), external=count, filled=filled, above_share=tuple(above))
 
     def _external(self, policy_version: int, in_flight: Sequence[int]) -> int:
-        """How many external groups the next batch has: J, less where own ones are due or none are there."""
+        """How many external groups the next batch has, of those that are at hand and within a share."""
+        most = self._most_external(policy_version, in_flight)
+        return len(self._share.sort(self._buffer.drawable(), most, self.pace.external_groups)[0])
+
+    def _most_external(self, policy_version: int, in_flight: Sequence[int]) -> int:
+        """How many external groups are wanted in the next batch: J, less where own ones are due."""
         pace = self.pace
         due = 0
         if pace.local_groups:
             due = pace.due((*self._buffer.local_versions(), *in_flight), policy_version)
         else:
             self._buffer.forget_local(policy_version - pace.max_policy_lag)
-        return max(0, min(pace.external_groups, len(self._buffer.drawable()), pace.batch_groups - due))
+        return max(0, min(pace.external_groups, pace.batch_groups - due))

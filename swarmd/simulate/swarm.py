@@ -33,7 +33,7 @@ from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
 from swarmd.rewards.verifier import VerifierPool
-from swarmd.rooms import pace
+from swarmd.rooms import batch_share, pace, text_screens
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
@@ -159,9 +159,14 @@ class _Node:
             max_uses=replay.max_uses,
             clock=time.monotonic,
         )
-        sampler = Sampler(self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)))
+        self._screens = text_screens(config)
+        sampler = Sampler(
+            self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)), batch_share(config)
+        )
         trainer = TrainerClient(self._model.call, NO_DEADLINE_SECONDS)
-        self.train = TrainLoop(sampler, trainer, config.node.rounds, self._note_round)
+        self.train = TrainLoop(
+            sampler, trainer, config.node.rounds, self._note_round, self.peers.note_screened
+        )
 
     def companions(self) -> list[Coroutine[Any, Any, None]]:
         """The loops beside training."""
@@ -195,6 +200,7 @@ class _Node:
             buffer=self._buffer,
             publisher=self._publisher(),
             seeds=self._seeds,
+            screens=self._screens,
         )
 
     def _publisher(self) -> Publisher:
@@ -231,6 +237,7 @@ class _Node:
             buffer=self._buffer,
             peers=self.peers,
             verifiers=1,
+            screens=self._screens,
             tokenizer_fingerprint=self._model.tokenizer_fingerprint if uses_logprobs else None,
         )
 

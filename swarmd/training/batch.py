@@ -55,6 +55,8 @@ class EncodedGroup:
     is_local: bool
     has_signal: bool
     policy_version: int
+    source: tuple[str, str] = ("", "")
+    """Author and group id."""
 
     def with_proximal(self, logprobs_GT: Sequence[tuple[float, ...]]) -> EncodedGroup:
         """The same group, with the log-probabilities of the policy at the start of the step."""
@@ -168,6 +170,7 @@ def _encode_group(
         is_local=group.is_local,
         has_signal=group.has_signal,
         policy_version=group.policy_version,
+        source=(group.author, group.group_id),
     )
 
 

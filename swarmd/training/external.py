@@ -2,7 +2,8 @@
 
 A completion with a negative advantage pushes its tokens' probability down. Where the own policy would
 hardly ever have said them, that teaches nothing and moves everything else, without any bound from
-below. Each rule here marks such parts; their loss is 0, and they still count in what a loss is divided by.
+below. One with a positive advantage teaches all it says, the answer and what stands beside it. Each rule
+here marks such parts; their loss is 0, and they still count in what a loss is divided by.
 
 Shapes: G completions, T tokens; `mask_GT` is True on tokens. Nothing here carries a gradient.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["distant_completions", "improbable_tokens"]
+__all__ = ["distant_completions", "improbable_tokens", "unlikely_completions"]
 
 
 def improbable_tokens(logprobs_GT: Tensor, advantages_G: Tensor, least_probability: float) -> Tensor:
@@ -37,3 +38,13 @@ def distant_completions(
     kl_GT = torch.expm1(difference_GT) - difference_GT
     kl_G = kl_GT.sum(dim=-1) / mask_GT.sum(dim=-1).clamp(min=1)
     return (kl_G > most_kl) & (advantages_G < 0)
+
+
+def unlikely_completions(logprobs_GT: Tensor, advantages_G: Tensor, mask_GT: Tensor, floor: float) -> Tensor:
+    """Completions of positive advantage whose mean log-probability is below `floor`, nats a token, bool G.
+
+    What such a completion has beside a right answer would be taught (arXiv 2511.09780). The mean is under
+    the own policy, so that a peer cannot choose it; a payload that this policy finds likely passes.
+    """
+    totals_G = torch.where(mask_GT, logprobs_GT, 0.0).sum(dim=-1)
+    return (totals_G / mask_GT.sum(dim=-1).clamp(min=1) < floor) & (advantages_G > 0)

@@ -47,6 +47,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     external_cap: float = 1.0
     external_max_kl: float = 1.0
     mask_probability: float = 0.05
+    unlikely: str = "off"
+    unlikely_below: float = -6.0
     optimizer: str = "adamw"
     tokens_at_once: int = 4096
     gradient_checkpointing: bool = False
@@ -158,6 +160,8 @@ class StepMetrics(msgspec.Struct, frozen=True):
     weights of this step are, before any cap."""
     dropped_share: float | None = None
     """Part of peers' tokens that `external` takes out."""
+    unlikely_groups: dict[str, int] = {}
+    """Groups with rewarded completions that this policy would hardly say, by the peer id of their author."""
     lag_groups: tuple[int, ...] = ()
     """Own groups by policy lag: entry n counts those n versions old, entry 16 also older ones."""
 

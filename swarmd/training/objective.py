@@ -12,7 +12,7 @@ from torch import Tensor
 
 from swarmd.errors import TrainingError
 from swarmd.training.batch import EncodedGroup
-from swarmd.training.external import distant_completions, improbable_tokens
+from swarmd.training.external import distant_completions, improbable_tokens, unlikely_completions
 from swarmd.training.importance import Ratios, surrogate, truncated
 from swarmd.training.loss import BatchTotals, kl_penalty, token_weights
 from swarmd.training.messages import TrainingOptions
@@ -70,7 +70,7 @@ class Objective:
             foreign = truncated(logprobs_BT, rows.behaviour_BT, rows.advantages_B, options.external_cap)
             loss_BT = torch.where(has_claim_B1, foreign.loss_GT, loss_BT)
             held_BT = torch.where(has_claim_B1, foreign.held_GT, held_BT)
-        dropped_BT = self._dropped(proximal_BT, rows)
+        dropped_BT = self._dropped(proximal_BT, rows) | self._screened(proximal_BT, rows, seen).unsqueeze(1)
         loss_BT = torch.where(dropped_BT, 0.0, loss_BT)
         if self._reference is not None:
             with torch.no_grad():
@@ -98,6 +98,19 @@ class Objective:
             proximal_BT, rows.behaviour_BT, rows.advantages_B, rows.mask_BT, options.external_max_kl
         )
         return (is_unknown_B1 & improbable_BT) | (is_claimed_B & distant_B).unsqueeze(1)
+
+    def _screened(self, proximal_BT: Tensor, rows: Slice, seen: Tally) -> Tensor:
+        """Completions of peers that are not learned from because they are unlikely, bool of shape B."""
+        options = self._options
+        if options.unlikely == "off":
+            return torch.zeros_like(rows.is_local_B)
+        unlikely_B = ~rows.is_local_B & unlikely_completions(
+            proximal_BT, rows.advantages_B, rows.mask_BT, options.unlikely_below
+        )
+        seen.unlikely.update(
+            source for source, found in zip(rows.source_B, unlikely_B.tolist(), strict=True) if found
+        )
+        return unlikely_B if options.unlikely == "drop" else torch.zeros_like(unlikely_B)
 
     def _see_sampler(
         self, difference_BT: Tensor, rows: Slice, policy_version: int | None, seen: Tally

@@ -47,6 +47,8 @@ class Slice:
     """False: that is the policy as it is now."""
     is_local_B: Tensor
     policy_version_B: Tensor
+    source_B: tuple[tuple[str, str], ...]
+    """Author and group id."""
     origin_B: tuple[Origin, ...]
     """Index of the group, and of the completion in it."""
 
@@ -134,6 +136,7 @@ def make_slice(groups: Sequence[EncodedGroup], origins: Sequence[Origin], device
         has_proximal_B=has_proximal_B.to(device),
         is_local_B=torch.tensor([group.is_local for group in groups_B], device=device),
         policy_version_B=torch.tensor([group.policy_version for group in groups_B], device=device),
+        source_B=tuple(group.source for group in groups_B),
         origin_B=tuple(origins),
     )
 

@@ -55,6 +55,8 @@ class Tally:
     weight: Mean = field(default_factory=Mean)
     """Importance weight of own tokens: probability at the start of the step to probability sampled with."""
     weight_squared: Mean = field(default_factory=Mean)
+    unlikely: set[tuple[str, str]] = field(default_factory=set)
+    """Author and id of peers' groups with rewarded completions that the policy would hardly say."""
 
     def see_own(self, difference_N: Tensor) -> None:
         """Log-probability of own tokens now minus when they were sampled, nats."""
@@ -90,6 +92,7 @@ class Tally:
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
             if isinstance(mine, Mean):
                 mine.add(theirs)
+        self.unlikely |= other.unlikely
 
     @property
     def effective_share(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -123,6 +124,7 @@ class Trainer:
             sampler_kl=tally.sampler_kl.value,
             effective_share=tally.effective_share,
             dropped_share=tally.dropped.value,
+            unlikely_groups=dict(Counter(author for author, _ in tally.unlikely)),
             lag_groups=lags,
             tokens=batch_totals(encoded, self._max_new_tokens).tokens,
             groups=len(encoded),

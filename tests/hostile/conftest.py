@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile.stage import HONEST_HOST, VICTIM_HOST, Attacker, Stage, node, until
-from node_process import NodeProcess
+from hostile.stage import Attacker, Stage, set_the_stage
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +30,8 @@ def attacker(short_folder: Path) -> Iterator[Attacker]:
 @pytest.fixture(scope="module")
 def stage(short_folder: Path, attacker: Attacker) -> Iterator[Stage]:
     """Victim and honest peer, training, and learning from each other."""
-    victim = node(short_folder, "victim", VICTIM_HOST).start()
-    set_up = Stage(victim, NodeProcess(short_folder / "honest"), attacker)
-    try:
-        until(lambda: bool(set_up.status().addresses))
-        set_up.victim_address = set_up.status().addresses[0]
-        set_up.honest = node(short_folder, "honest", HONEST_HOST, "--join", set_up.victim_address).start()
-        until(lambda: bool(set_up.status(set_up.honest).addresses))
-        set_up.honest_id = set_up.status(set_up.honest).peer_id
-        until(lambda: set_up.books().get(set_up.honest_id) is not None)
-        set_up.honest_is_heard()
-        set_up.memory_before = set_up.memory()
-        yield set_up
-        for node_process in (set_up.honest, victim):
-            assert node_process.stop()[0] == 0, node_process.printed()[-2000:]
-            assert "Traceback" not in node_process.printed()
-    finally:
-        set_up.honest.kill()
-        victim.kill()
+    with set_the_stage(short_folder, attacker) as made:
+        yield made
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -34,7 +34,7 @@ from swarmd.gossip.libp2p_bindings import (
     p2pd_pb2,
 )
 from swarmd.gossip.libp2p_daemon import P2PDaemon
-from swarmd.gossip.transport import Subscription
+from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
 from swarmd.tasks.manifest import Manifest
 
@@ -63,7 +63,7 @@ class Mallory:
             ),
             lambda subkey, value: True,
         )
-        self._heard: Subscription = self.transport.subscribe(TOPIC, 1000)
+        self._heard = self.transport.subscribe(Subscription(TOPIC, 1000))
 
     @property
     def daemon(self) -> P2PDaemon:
@@ -115,9 +115,13 @@ class Attacks:
         """Come up under a new key at an address, connected to a victim."""
         mallory = Mallory(self._folder, who, host, victim)
         await self._exit.enter_async_context(mallory.transport)
-        await mallory.arrive()
         self._who[who] = mallory
+        await mallory.arrive()
         return {"peer_id": mallory.identity.peer_id, "addresses": mallory.transport.state.addresses}
+
+    async def vanish(self, who: str) -> Any:
+        """Leave the network."""
+        await self._who.pop(who).transport.__aexit__(None, None, None)
 
     async def send(self, who: str, kind: str, count: int = 1) -> Any:
         """Messages of one kind of `forge.BAD`."""
@@ -207,7 +211,7 @@ class Attacks:
         for _ in range(count):
             try:
                 _, writer = await self._exit.enter_async_context(mallory.stream())
-            except NetworkError:
+            except NetworkError:  # Refused: the victim has enough of it.
                 continue
             opened += 1
             if how == "slow":
@@ -234,6 +238,12 @@ class Attacks:
                 _, writer = await asyncio.open_connection(host, port)
                 self._held.append(writer)
         return len(self._held)
+
+    async def listen_deaf(self, host: str) -> Any:
+        """A port that accepts connections and never says anything."""
+        server = await asyncio.start_server(lambda reader, writer: self._held.append(writer), host, 0)
+        await self._exit.enter_async_context(server)
+        return server.sockets[0].getsockname()[1]
 
     async def leave(self) -> Any:
         """Close everything."""

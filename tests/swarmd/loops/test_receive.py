@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 from swarmd_protocol.codec import pack_logprobs
 from swarmd_protocol.messages import (
     BehaviourLogprobs,
@@ -20,6 +21,7 @@ from swarmd.gossip.subscriber import OpenedGroup
 from swarmd.loops.receive import ReceiveLoop
 from swarmd.loops.state import LoopState
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.replay.screens import TextLimits, TextScreens
 from swarmd.rewards.messages import ScoreReply
 from swarmd.tasks.manifest import Manifest
 
@@ -44,7 +46,10 @@ class FakeSubscriber:
 
 
 class FakeVerifier:
-    """`right` is right. Index 1 cannot be regenerated, index 2 kills the scorer, index 3 the worker."""
+    """Index 1 cannot be regenerated, index 2 kills the scorer, index 3 the worker."""
+
+    def __init__(self, right: Sequence[str]) -> None:
+        self._right = right
 
     async def score(self, reference: TaskReference, completions_G: Sequence[str]) -> ScoreReply:
         await asyncio.sleep(0)
@@ -55,7 +60,9 @@ class FakeVerifier:
             return ScoreReply(None, (0.0,) * count, ("crashed",) * count)
         if reference.index == 3:
             raise WorkerError("verifier-1 died")
-        return ScoreReply("1 + 1?", tuple(float(text == "right") for text in completions_G), (None,) * count)
+        return ScoreReply(
+            "1 + 1?", tuple(float(text in self._right) for text in completions_G), (None,) * count
+        )
 
 
 def message(author: str, index: int, texts: Sequence[str], age_seconds: float = 0.0) -> OpenedGroup:
@@ -74,7 +81,11 @@ def message(author: str, index: int, texts: Sequence[str], age_seconds: float = 
 
 
 async def receive(
-    groups: Sequence[OpenedGroup], verifiers: int = 1, fingerprint: str | None = None
+    groups: Sequence[OpenedGroup],
+    verifiers: int = 1,
+    fingerprint: str | None = None,
+    screens: TextScreens | None = None,
+    right: Sequence[str] = ("right",),
 ) -> tuple[ReplayBuffer, PeerBook, LoopState]:
     buffer = ReplayBuffer(
         capacity_groups=10,
@@ -89,10 +100,11 @@ async def receive(
     loop = ReceiveLoop(
         manifest=Manifest.load("tiny"),
         subscriber=FakeSubscriber(groups),  # type: ignore[arg-type]
-        verifier=FakeVerifier(),  # type: ignore[arg-type]
+        verifier=FakeVerifier(right),  # type: ignore[arg-type]
         buffer=buffer,
         peers=peers,
         verifiers=verifiers,
+        screens=screens,
         tokenizer_fingerprint=fingerprint,
     )
     async with asyncio.timeout(5):
@@ -161,3 +173,18 @@ async def test_a_senders_logprobs_are_kept_when_asked_for_and_its_tokenizer_is_t
         buffer, _, _ = await receive(groups, fingerprint=fingerprint)
         (group,) = buffer.drawable()
         assert [completion.logprobs_T for completion in group.completions_G] == expected
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("off", 2), ("warn", 2), ("drop", 1)])
+async def test_a_group_held_up_by_a_screen_is_counted_and_breaks_no_rule(mode: str, kept: int) -> None:
+    payload = "buy widgets, " * 50
+    buffer, peers, _ = await receive(
+        [message("a", 0, ["right", "wrong"]), message("b", 0, [payload, "wrong"])],
+        screens=TextScreens(TextLimits("off", 1.0, mode, 0.2)),  # type: ignore[arg-type]
+        right=("right", payload),
+    )
+    by_author = {view.peer_id: view for view in peers.views(())}
+    assert by_author["b"].screened == ({} if mode == "off" else {"repetitive": 1})
+    assert by_author["a"].screened == {}
+    assert (peers.accepted, peers.rejected) == (2, {})
+    assert len(buffer.drawable()) == kept

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from swarmd.errors import WorkerError
@@ -12,6 +13,7 @@ from swarmd.loops.train import Round, TrainLoop, WeightsLoop
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
+from swarmd.replay.screens import BatchShare
 from swarmd.training.messages import StepMetrics, StepReply
 from swarmd.types import RolloutGroup, WeightHandle
 
@@ -43,6 +45,7 @@ class FakeTrainer:
     def __init__(self) -> None:
         self.version = 0
         self.failures = 0
+        self.metrics = METRICS
         self.seen: list[tuple[RolloutGroup, ...]] = []
 
     async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
@@ -51,7 +54,7 @@ class FakeTrainer:
             raise WorkerError("trainer died")
         self.seen.append(groups)
         self.version += 1
-        return StepReply(self.version, METRICS)
+        return StepReply(self.version, self.metrics)
 
 
 class FakeGenerator:
@@ -171,3 +174,20 @@ async def test_a_generator_that_always_refuses_does_not_hold_the_event_loop() ->
     assert generator.failures > 999_990
     assert state.problems == {"weights": "generator died"}
     task.cancel()
+
+
+async def test_what_a_screen_held_up_is_told_by_author(buffer: ReplayBuffer, make_group: MakeGroup) -> None:
+    trainer, told = FakeTrainer(), []
+    trainer.metrics = msgspec.structs.replace(METRICS, unlikely_groups={"b": 2})
+    buffer.add_local(make_group(0, "self"))
+    for number in range(2):
+        buffer.add_external(make_group(number, "a"))
+
+    async def on_round(done: Round) -> None:
+        pass
+
+    sampler = Sampler(buffer, Pace(1, 2, 4, max_policy_lag=100), random.Random(0), BatchShare("warn", 0.5))
+    loop = TrainLoop(sampler, trainer, 1, on_round, lambda *who: told.append(who))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await loop.run(LoopState())
+    assert told == [("a", "batch_share"), ("b", "unlikely"), ("b", "unlikely")]

@@ -9,6 +9,7 @@ import pytest
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
+from swarmd.replay.screens import BatchShare
 from swarmd.types import RolloutGroup
 
 MakeBuffer = Callable[[int, int], ReplayBuffer]
@@ -129,3 +130,25 @@ def test_the_draw_over_external_groups_is_uniform(make_buffer: MakeBuffer) -> No
     # 600 draws of 4 out of 12: 200 expected for each, standard deviation 11.5.
     assert set(counts) == set(range(12))
     assert all(140 < count < 260 for count in counts.values())
+
+
+def test_a_peer_above_its_share_makes_room_for_own_groups(make_group: Callable[..., RolloutGroup]) -> None:
+    buffer = ReplayBuffer(
+        capacity_groups=100,
+        capacity_bytes=1_000_000,
+        peer_share=1.0,
+        max_age_seconds=60.0,
+        max_policy_lag=4,
+        max_uses=1,
+        clock=lambda: 1000.0,
+    )
+    for number in range(8):
+        buffer.add_local(make_group(number, "self"))
+        buffer.add_external(make_group(number, "loud"))
+    pace = Pace(4, external_groups=4, max_ahead=24, max_policy_lag=4)
+    sampler = Sampler(buffer, pace, random.Random(0), BatchShare("drop", 0.5))
+    assert sampler.missing(policy_version=0) == 0
+    batch = sampler.draw(policy_version=0)
+    assert batch is not None
+    assert (batch.external, batch.filled) == (2, 2)
+    assert {group.author for group in batch.above_share} == {"loud"}

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from swarmd.training.external import distant_completions, improbable_tokens
+from swarmd.training.external import distant_completions, improbable_tokens, unlikely_completions
 
 
 def test_only_improbable_tokens_of_negative_advantage_are_dropped():
@@ -50,4 +50,18 @@ def test_a_senders_lie_drops_only_its_own_completion():
     assert distant_completions(own_GT, claimed_GT, torch.full((2,), -1.0), mask_GT, 1.0).tolist() == [
         True,
         False,
+    ]
+
+
+def test_unlikely_completions_are_those_of_positive_advantage_below_the_floor_on_average():
+    logprobs_GT = torch.tensor([[-1.0, -9.0, 0.0], [-9.0, -9.0, -9.0], [-9.0, -9.0, -9.0], [-6.0, 0.0, 0.0]])
+    mask_GT = torch.tensor([[True, True, False], [True] * 3, [True] * 3, [True, False, False]])
+    advantages_G = torch.tensor([1.0, 1.0, -1.0, 1.0])
+    found_G = unlikely_completions(logprobs_GT, advantages_G, mask_GT, floor=-6.0)
+    assert found_G.tolist() == [False, True, False, False]
+    assert unlikely_completions(logprobs_GT, advantages_G, mask_GT, floor=-4.9).tolist() == [
+        True,
+        True,
+        False,
+        True,
     ]

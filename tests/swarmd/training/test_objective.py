@@ -203,3 +203,42 @@ def test_metrics_say_how_far_the_sampler_was(make_policy, make_group, tokenizer,
     )
     assert 0 < metrics.effective_share < 0.9
     assert metrics.lag_groups == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("mode", ["off", "warn", "drop"])
+def test_a_rewarded_completion_that_the_policy_would_hardly_say_is_counted_and_dropped(
+    make_policy, make_group, tokenizer, mode
+):
+    policy = make_policy()
+    groups = [
+        make_group({"8": 1, "12": 0}, policy),
+        make_group({"3 3 + 9": 1, "8 8 8": 0, "5": 0}, prompt=EIGHT),
+        make_group({"7": 1, "11": 0}, prompt=EIGHT),
+    ]
+    means = [
+        sum(values) / len(values)
+        for values in (logprobs_of(group, policy, make_group)[0] for group in groups[1:])
+    ]
+    # Between the two: one of the peers' groups has a rewarded completion below it.
+    floor = sum(means) / 2
+    unlikely = groups[1 + means.index(min(means))]
+
+    def token_loss(is_local, advantage, now, behaviour, pairs):
+        if is_local:
+            return own_loss("clipped", advantage, now, behaviour, pairs)
+        is_dropped = mode == "drop" and advantage > 0 and sum(n for n, _ in pairs) / len(pairs) < floor
+        return 0.0 if is_dropped else -advantage
+
+    expected = reference_loss(groups, policy, make_group, token_loss)
+    metrics = make_trainer(policy, tokenizer, unlikely=mode, unlikely_below=floor).step(groups)
+    assert metrics.loss == pytest.approx(expected, rel=1e-4)
+    assert metrics.unlikely_groups == ({} if mode == "off" else {unlikely.author: 1})
+    assert (metrics.dropped_share > 0) == (mode == "drop")
+
+
+def test_own_groups_are_never_screened(make_policy, make_group, tokenizer):
+    policy = make_policy()
+    own = make_group({"3 3 + 9": 1, "8": 0}, policy)
+    metrics = make_trainer(policy, tokenizer, unlikely="drop", unlikely_below=0.0).step([own])
+    assert metrics.unlikely_groups == {}
+    assert metrics.updates == 1
