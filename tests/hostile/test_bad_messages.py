@@ -21,22 +21,3 @@ def test_bad_messages_are_counted_for_their_sender_with_their_reasons(stage: Sta
     assert set(stage.rejected(sender)) == {BAD[kind][1].value for kind in kinds}
     assert stage.others_rejected() == {}
     stage.honest_is_heard()
-
-
-def test_an_honest_nodes_message_said_again_is_not_booked_on_it(stage: Stage) -> None:
-    parrot = stage.attacker.appear("parrot", stage.victim_address)["peer_id"]
-    stage.until_rejected(
-        parrot,
-        "duplicate",
-        lambda: stage.attacker.do("replay", who="parrot", author=stage.honest_id, times=3),
-    )
-    assert stage.others_rejected() == {}
-
-
-def test_an_honest_nodes_group_under_another_name_is_a_duplicate_of_the_thief(stage: Stage) -> None:
-    thief = stage.attacker.appear("thief", stage.victim_address)["peer_id"]
-    stage.until_rejected(
-        thief, "duplicate", lambda: stage.attacker.do("steal", who="thief", author=stage.honest_id)
-    )
-    assert stage.others_rejected() == {}
-    stage.honest_is_heard()
