@@ -48,6 +48,8 @@ class ModelSection(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the device computes it. Else float32 on a CPU, and for small models there
     anyway; on a GPU float16 for the generator, while the trainer keeps to float32."""
+    check_memory: bool = True
+    """Refuse to start a model that is estimated to need more memory than is free. False: try it anyway."""
     threads: NonNegative = 0
     """CPU threads of each torch process. 0: chosen from the number of cores."""
 

@@ -26,6 +26,10 @@ class ModelError(SwarmdError):
     """The files of a model are damaged, or of a kind that cannot be loaded here."""
 
 
+class MemoryShortError(SwarmdError):
+    """The machine has less memory free than a model is estimated to need."""
+
+
 class HomeError(SwarmdError):
     """The home cannot be made or written: full disk, read-only, no permission."""
 

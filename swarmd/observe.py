@@ -198,6 +198,7 @@ class Observer:
             dtype=place.dtype if place else "",
             why=why,
             idle_share=None if self.state == "starting" else idle_share,
+            estimated_bytes=place.needs_bytes if place else 0,
         )
 
     def _connected(self) -> tuple[str, ...]:
@@ -285,7 +286,13 @@ class Observer:
         )
 
     def _problems(self) -> tuple[str, ...]:
-        problems = [*self.notes, *self.loops.problems.values(), self.save_problem, self.history.problem]
+        problems = [
+            *self.placement.warnings,
+            *self.notes,
+            *self.loops.problems.values(),
+            self.save_problem,
+            self.history.problem,
+        ]
         if self.network is not None:
             transport = self.network.transport.state
             problems += transport.notes

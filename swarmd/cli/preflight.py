@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import os
 
+from swarmd.cli.planning import plan_for
 from swarmd.config import Config
 from swarmd.errors import ConfigError, HomeInUseError
 from swarmd.generation.vllm_choice import find_vllm, why_not
 from swarmd.identity import Identity
 from swarmd.models.folder_check import check_folder
-from swarmd.models.placement import Placement, Wish, place
-from swarmd.models.probe import probe_machine
-from swarmd.models.resolve import ModelFolder, resolve
+from swarmd.models.placement import Placement
+from swarmd.models.resolve import resolve
 from swarmd.models.shape import read_shape
 from swarmd.paths import Home
 from swarmd.tasks.manifest import Manifest
@@ -26,8 +26,9 @@ def check_before_start(config: Config, home: Home) -> Placement:
 
     Returns where its model is to be computed.
 
-    Raises ConfigError (manifest, group size, engine, model, device), HomeInUseError, HomeError or
-    IdentityFileError. Makes the folders of the home. A model that has to be downloaded is downloaded here.
+    Raises ConfigError (manifest, group size, engine, model, device), MemoryShortError, HomeInUseError,
+    HomeError or IdentityFileError. Makes the folders of the home. A model that has to be downloaded is
+    downloaded here.
     """
     manifest = Manifest.load(config.swarm.manifest) if config.swarm.manifest else None
     running = home.running_pid()
@@ -37,27 +38,14 @@ def check_before_start(config: Config, home: Home) -> Placement:
         raise ConfigError(f"generation.engine is vllm, but {fault}: use auto or transformers")
     model = resolve(config.model.name)
     check_folder(model.path)
-    _check_against_manifest(config, manifest or Manifest.load(model.manifest_hint))
-    placement = _place(config, model)
+    manifest = manifest or Manifest.load(model.manifest_hint)
+    _check_against_manifest(config, manifest)
+    placement = plan_for(config, manifest, model.name, read_shape(model.path))
     home.prepare()
     # A link that leads nowhere is there, too: a new identity must not be written through it.
     if os.path.lexists(home.identity_key):
         Identity.load(home.identity_key)
     return placement
-
-
-def _place(config: Config, model: ModelFolder) -> Placement:
-    wishes = [
-        Wish(
-            f"{name}.device" if section.device else "model.device",
-            section.device or config.model.device,
-            section.memory_share,
-        )
-        for name, section in (("generation", config.generation), ("training", config.training))
-    ]
-    machine = probe_machine(with_gpus=any(wish.device != "cpu" for wish in wishes))
-    shape = read_shape(model.path)
-    return place(machine, wishes[0], wishes[1], config.model.dtype, shape.parameters if shape else 0)
 
 
 def _check_against_manifest(config: Config, manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from swarmd.cli.preflight import check_before_start
 from swarmd.config import Config
 from swarmd.config_sources import Flag, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.models.fit import gigabytes
 from swarmd.models.placement import Placement
 from swarmd.paths import Home
 
@@ -86,7 +87,10 @@ def start(
     first = read()
     placement = check_before_start(first, chosen)
     for name, place in (("generator", placement.generator), ("trainer", placement.trainer)):
-        say(f"{name} on {place.device} in {place.dtype}: {place.why}")
+        memory = f", about {gigabytes(place.needs_bytes)}" if place.needs_bytes else ""
+        say(f"{name} on {place.device} in {place.dtype}{memory}: {place.why}")
+    for warning in placement.warnings:
+        say(warning)
     if detached:
         raise typer.Exit(detach(chosen, lambda: _run(first, chosen, placement, console=False, reread=read)))
     raise typer.Exit(_run(first, chosen, placement, console=True, reread=read))

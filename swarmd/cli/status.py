@@ -11,6 +11,7 @@ import typer
 from swarmd.cli.columns import columns, counts, printable, span
 from swarmd.cli.options import HomeOption, JsonOption, chosen_home
 from swarmd.errors import SwarmdError
+from swarmd.models.fit import gigabytes
 from swarmd.monitor.control import current_or_last_known
 from swarmd.monitor.status import NodeStatus, TrainingStatus
 from swarmd.paths import Home
@@ -81,7 +82,8 @@ def describe(status: NodeStatus) -> str:
     for name, worker in status.workers.items():
         doing = f", {worker.doing}" if worker.doing else ""
         idle = "" if worker.idle_share is None else f", idle {worker.idle_share:.0%} of the last minute"
-        where = f", {worker.device} in {worker.dtype} ({worker.why})" if worker.device else ""
+        memory = f", about {gigabytes(worker.estimated_bytes)}" if worker.estimated_bytes else ""
+        where = f", {worker.device} in {worker.dtype}{memory} ({worker.why})" if worker.device else ""
         rows.append((f"worker {name}", f"{worker.state}{doing}{idle}, {worker.restarts} restarts{where}"))
     if status.buffer.rejected:
         rows.append(("rejected", counts(status.buffer.rejected)))

@@ -51,6 +51,8 @@ class Place:
     """Largest part of the GPU's whole memory that it may take; 1 on a CPU, which knows no such bound."""
     why: str
     """The reasons of device and format, in words."""
+    needs_bytes: int = 0
+    """Memory that its process is estimated to take, of machine and GPU together. 0: not estimated."""
 
     @property
     def is_gpu(self) -> bool:
@@ -64,6 +66,8 @@ class Placement:
 
     generator: Place
     trainer: Place
+    warnings: tuple[str, ...] = ()
+    """What a person should know before the model is loaded."""
 
     @property
     def is_shared(self) -> bool:
@@ -95,7 +99,7 @@ def place(machine: Machine, generator: Wish, trainer: Wish, dtype: str, paramete
         part = shared_part if is_shared else OWN_SHARE
         share = 1.0 if gpu is None else wish.memory_share or _of_whole(gpu, part)
         places.append(Place(choice.device, chosen, share, f"{choice.why}; {why}"))
-    placement = Placement(*places)
+    placement = Placement(places[0], places[1])
     _check_shares(placement, generator, trainer)
     return placement
 

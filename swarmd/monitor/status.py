@@ -53,6 +53,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: float | None = None
     """Part of the last minute, 0 to 1, in which nothing was asked of it: it waited for work. None
     before training."""
+    estimated_bytes: int = 0
+    """Memory that it was estimated to take, before it was started. 0: not estimated."""
 
 
 class BootstrapStatus(msgspec.Struct, frozen=True, kw_only=True):

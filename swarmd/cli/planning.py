@@ -1,0 +1,87 @@
+"""Where a model is to be computed on this machine, and whether its memory suffices: found out before
+anything of it is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from swarmd.config import Config
+from swarmd.generation.vllm_choice import find_vllm, why_not, why_not_on
+from swarmd.models.fit import check_fit
+from swarmd.models.memory import Workload, estimate_memory
+from swarmd.models.placement import Placement, Wish, place
+from swarmd.models.probe import probe_machine
+from swarmd.models.shape import ModelShape
+from swarmd.tasks.manifest import Manifest
+
+__all__ = ["plan_for", "workload_of"]
+
+_PROMPT_TOKENS = 256
+"""Taken for a prompt, whose length nobody knows before it is rendered; less where the context is short."""
+
+
+def plan_for(config: Config, manifest: Manifest, model: str, shape: ModelShape | None) -> Placement:
+    """Place generator and trainer, with what each is estimated to take.
+
+    `shape` is None for a model whose form is not known; its memory is then not estimated.
+
+    Raises ConfigError (device, shares, a model that this machine can never hold) or MemoryShortError.
+    """
+    wishes = [
+        Wish(
+            f"{name}.device" if section.device else "model.device",
+            section.device or config.model.device,
+            section.memory_share,
+        )
+        for name, section in (("generation", config.generation), ("training", config.training))
+    ]
+    machine = probe_machine(with_gpus=any(wish.device != "cpu" for wish in wishes))
+    placement = place(
+        machine, wishes[0], wishes[1], config.model.dtype, 0 if shape is None else shape.parameters
+    )
+    if shape is None:
+        return placement
+    workload = workload_of(config, manifest, shape, placement)
+    estimate_of = partial(estimate_memory, shape, placement)
+    warnings: tuple[str, ...] = ()
+    if config.model.check_memory:
+        warnings = check_fit(model, machine, placement, workload, estimate_of)
+    estimate = estimate_of(workload)
+    return Placement(
+        replace(placement.generator, needs_bytes=estimate.of("generator")),
+        replace(placement.trainer, needs_bytes=estimate.of("trainer")),
+        warnings,
+    )
+
+
+def workload_of(config: Config, manifest: Manifest, shape: ModelShape, placement: Placement) -> Workload:
+    """What the configuration makes the processes do, as far as it takes memory."""
+    group_size = config.rollout.group_size
+    new_tokens = min(config.rollout.max_new_tokens or manifest.max_new_tokens, shape.context_tokens)
+    prompt_tokens = min(_PROMPT_TOKENS, max(1, shape.context_tokens // 4))
+    groups = config.replay.local_groups + config.replay.external_groups
+    batch_tokens = groups * (prompt_tokens + group_size * new_tokens)
+    return Workload(
+        engine=_engine(config, placement.generator.device),
+        rows=group_size * config.rollout.batch_questions,
+        row_tokens=min(prompt_tokens + new_tokens, shape.context_tokens),
+        tokens_at_once=min(config.training.tokens_at_once, batch_tokens),
+        kv_cache_bytes=config.generation.kv_cache_bytes,
+        optimizer=config.training.optimizer,
+        lora_rank=config.training.lora_rank,
+        is_recomputed=config.training.gradient_checkpointing,
+        has_reference=config.training.kl_weight > 0,
+        verifiers=config.rewards.verifiers,
+        is_isolated=config.swarm.isolated,
+    )
+
+
+def _engine(config: Config, device: str) -> str:
+    if config.generation.engine != "auto":
+        return config.generation.engine
+    installed = find_vllm()
+    if installed is None or why_not(installed) or why_not_on(installed, device.partition(":")[0]):
+        return "transformers"
+    return "vllm"
