@@ -24,10 +24,9 @@ from swarmd_protocol.messages import (
     RolloutGroupMessage,
     TaskReference,
 )
+from swarmd_protocol.text import is_name, is_plain_text
 
 GROUP_ID_BYTES = 16
-MAX_NAME_CHARACTERS = 128
-"""Of a node, a model, a program, a tokenizer fingerprint."""
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_MANIFEST_BYTES = 60_000
@@ -105,7 +104,7 @@ def check_manifest_text(message: ManifestMessage) -> Reason | None:
     """Why a manifest's text is not worth parsing, or None. Whether it is the swarm's own is decided
     by its digest, which the tasks room computes.
     """
-    if not is_unicode(message.toml):
+    if not is_plain_text(message.toml):
         return Reason.BAD_TEXT
     return Reason.OVERSIZED if len(message.toml.encode()) > MAX_MANIFEST_BYTES else None
 
@@ -119,27 +118,12 @@ def check_catch_up_request(message: CatchUpRequest, swarm_id: str) -> Reason | N
     return None
 
 
-def is_name(text: str, *, max_characters: int = MAX_NAME_CHARACTERS, allow_empty: bool = False) -> bool:
-    """Whether a text can stand in a log line or a table: printable, in one line, not too long."""
-    # isprintable is false for control and bidirectional characters, newlines and surrogates.
-    return len(text) <= max_characters and text.isprintable() and (allow_empty or bool(text))
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates. Decoded bytes never have any; in-memory values may."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_completions(completions: tuple[CompletionMessage, ...], limits: GroupLimits) -> Reason | None:
     if not limits.group_size_min <= len(completions) <= limits.group_size_max:
         return Reason.BAD_GROUP_SIZE
     if any(len(completion.text) > limits.max_completion_characters for completion in completions):
         return Reason.COMPLETION_TOO_LONG
-    if not all(is_unicode(completion.text) for completion in completions):
+    if not all(is_plain_text(completion.text) for completion in completions):
         return Reason.BAD_TEXT
     return None
 

@@ -20,6 +20,7 @@ from swarmd_protocol.messages import (
     RolloutGroupMessage,
     TaskReference,
 )
+from swarmd_protocol.text import is_name
 from swarmd_protocol.validation import (
     MAX_ADDRESSES,
     MAX_MANIFEST_BYTES,
@@ -29,7 +30,6 @@ from swarmd_protocol.validation import (
     check_group,
     check_manifest_text,
     check_node_record,
-    is_name,
 )
 
 from swarmd.identity import Identity, verify
@@ -142,6 +142,14 @@ def test_a_group_outside_the_size_bounds_is_refused(size):
 def test_a_completion_is_measured_in_characters():
     assert reason(completions=(completion("🙂" * 10), completion())) is None
     assert reason(completions=(completion(), completion("x" * 11))) is Reason.COMPLETION_TOO_LONG
+
+
+@pytest.mark.parametrize("bomb", ["e" + chr(0x301) * 31, chr(0xFDFA) * 31], ids=["marks", "ligatures"])
+def test_a_completion_that_grows_or_stalls_when_normalised_is_bad_text(bomb):
+    completions = (CompletionMessage(bomb, FinishReason.STOP), *GROUP.completions[1:])
+    changed = msgspec.structs.replace(GROUP, completions=completions)
+    limits = msgspec.structs.replace(LIMITS, max_completion_characters=32)
+    assert check_group(changed, limits, NOW_MS) is Reason.BAD_TEXT
 
 
 def test_a_lone_surrogate_in_a_completion_is_bad_text():
