@@ -18,6 +18,7 @@ _JOIN = re.compile(r"/\S+/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]*):(\d+)")
 _LARGEST_PORT = 65535
 _LARGEST_MESSAGE_BYTES = 900_000
+_LONGEST_RECORD_SECONDS = 3600
 _ADDRESS_PORT = re.compile(r"/(?:tcp|udp)/([^/]+)")
 _ADDRESS_IP = re.compile(r"/ip([46])/([^/]+)")
 _LARGEST_NUMBER = 2**53
@@ -71,6 +72,12 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
 
 def _peers(config: Config) -> Iterator[tuple[str, str]]:
     peers = config.peers
+    if config.gossip.record_ttl_seconds > _LONGEST_RECORD_SECONDS:
+        yield (
+            "gossip.record_ttl_seconds",
+            f"must be at most {_LONGEST_RECORD_SECONDS}, since no node keeps a record for longer, "
+            f"got {config.gossip.record_ttl_seconds:g}",
+        )
     for network in peers.exempt_networks:
         try:
             ipaddress.ip_network(network)

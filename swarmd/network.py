@@ -113,6 +113,7 @@ class Network:
             self._recent,
             self._config.gossip.catch_up_groups,
             self._config.gossip.catch_up_bytes,
+            self.peers,
         )
         self.transport.serve(CATCH_UP_PROTOCOL, server.answer)
         await self.transport.__aenter__()
@@ -178,6 +179,7 @@ class Network:
             gossip.catch_up_groups,
             gossip.catch_up_bytes,
             gossip.max_message_age_seconds,
+            self.peers,
         ).run()
         if result.envelopes:
             log.info("caught up: %d groups from %d peers", result.envelopes, result.peers)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 from swarmd_protocol.codec import DecodeLimits, decode, encode
-from swarmd_protocol.errors import Refusal
+from swarmd_protocol.errors import Reason, Refusal
 from swarmd_protocol.messages import CatchUpReply, CatchUpRequest
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL
 from swarmd_protocol.validation import check_catch_up_request
 
 from swarmd.errors import NetworkError
+from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.subscription import Received, Subscription
 from swarmd.gossip.transport import MAX_REPLY_BYTES, Transport
 
@@ -103,6 +104,7 @@ class CatchUpServer:
         swarm_id: requests for another swarm are refused.
         recent: what there is.
         max_groups, max_bytes: of one answer.
+        peers: told what was wrong with whose request. None: nobody asks.
         clock: monotonic seconds.
     """
 
@@ -112,12 +114,14 @@ class CatchUpServer:
         recent: RecentGroups,
         max_groups: int,
         max_bytes: int,
+        peers: PeerBook | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._swarm_id = swarm_id
         self._recent = recent
         self._max_groups = max_groups
         self._max_bytes = min(max_bytes, MAX_REPLY_BYTES - _FRAMING_BYTES)
+        self._peers = peers
         self._clock = clock
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._owed_bytes = 0.0
@@ -127,12 +131,12 @@ class CatchUpServer:
         """The encoded reply to an encoded request. Never raises for what the peer sent."""
         request = decode(data, CatchUpRequest)
         if isinstance(request, Refusal):
-            return encode(CatchUpReply(refused=request.reason.value))
+            return self._refuse(peer_id, request.reason, request.reason.value)
         reason = check_catch_up_request(request, self._swarm_id)
         if reason is not None:
-            return encode(CatchUpReply(refused=reason.value))
+            return self._refuse(peer_id, reason, reason.value)
         if self._is_busy() or not self._may_ask(peer_id):
-            return encode(CatchUpReply(refused=f"ask again in {_PEER_REST_SECONDS:g} s"))
+            return self._refuse(peer_id, Reason.RATE_LIMITED, f"ask again in {_PEER_REST_SECONDS:g} s")
         envelopes = self._recent.newest(
             request.since_ms,
             min(request.max_groups, self._max_groups),
@@ -140,6 +144,11 @@ class CatchUpServer:
         )
         self._owed_bytes += sum(map(len, envelopes))
         return encode(CatchUpReply(envelopes=envelopes))
+
+    def _refuse(self, peer_id: str, reason: Reason, text: str) -> bytes:
+        if self._peers is not None:
+            self._peers.note_rejected(peer_id, reason)
+        return encode(CatchUpReply(refused=text))
 
     def _is_busy(self) -> bool:
         """Whether so much was sent lately that nobody gets more, whatever name it asks under."""
@@ -179,6 +188,7 @@ class CatchUp:
         subscription: the envelopes are put before the subscriber like gossip of the peer that gave them.
         max_groups, max_bytes: to ask for in all.
         max_age_seconds: older groups are not asked for.
+        peers: asked whom to listen to, told what was wrong with whose answer. None: everybody is asked.
         request_timeout_seconds: for one peer.
     """
 
@@ -190,6 +200,7 @@ class CatchUp:
         max_groups: int,
         max_bytes: int,
         max_age_seconds: float,
+        peers: PeerBook | None = None,
         request_timeout_seconds: float = 15.0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -200,6 +211,7 @@ class CatchUp:
         self._max_groups = max_groups
         self._max_bytes = max_bytes
         self._max_age_ms = int(max_age_seconds * 1000)
+        self._peers = peers
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
 
@@ -211,7 +223,7 @@ class CatchUp:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_seconds
         while loop.time() < deadline and self._wants_more() and self.result.peers < enough_peers:
-            new = [peer_id for peer_id in self._transport.state.connected if peer_id not in asked]
+            new = [peer_id for peer_id in self._transport.state.connected if self._may_ask(peer_id, asked)]
             if not new:
                 await asyncio.sleep(0.5)
                 continue
@@ -219,6 +231,9 @@ class CatchUp:
             asked.add(peer_id)
             await self._ask(peer_id)
         return self.result
+
+    def _may_ask(self, peer_id: str, asked: set[str]) -> bool:
+        return peer_id not in asked and (self._peers is None or self._peers.refusal(peer_id) is None)
 
     def _wants_more(self) -> bool:
         return self.result.envelopes < self._max_groups and self.result.bytes < self._max_bytes
@@ -238,10 +253,13 @@ class CatchUp:
             log.debug("no catch-up from %s: %s", peer_id, error)
             return
         reply = decode(data, CatchUpReply, DecodeLimits(max_bytes=request.max_bytes + _FRAMING_BYTES))
-        if isinstance(reply, Refusal) or reply.refused is not None:
-            log.debug("no catch-up from %s: %s", peer_id, reply)
+        fault = reply.reason if isinstance(reply, Refusal) else _check_reply(reply, request)
+        if fault is not None and self._peers is not None:
+            self._peers.note_rejected(peer_id, fault)
+        if isinstance(reply, Refusal) or fault is not None or reply.refused is not None:
+            log.debug("no catch-up from %s: %s", peer_id, fault or "refused")
             return
-        envelopes = reply.envelopes[: request.max_groups]
+        envelopes = reply.envelopes
         # Newest first on the wire; the queue keeps the newest when it overflows.
         for envelope in reversed(envelopes):
             self._subscription.push(Received(peer_id, envelope, asked_for=True))
@@ -250,3 +268,9 @@ class CatchUp:
             self.result.bytes + sum(map(len, envelopes)),
             self.result.peers + 1,
         )
+
+
+def _check_reply(reply: CatchUpReply, request: CatchUpRequest) -> Reason | None:
+    """OVERSIZED for more than was asked for, else None."""
+    too_many = len(reply.envelopes) > request.max_groups
+    return Reason.OVERSIZED if too_many or sum(map(len, reply.envelopes)) > request.max_bytes else None

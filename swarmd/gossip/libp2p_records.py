@@ -31,7 +31,7 @@ from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck
 log = logging.getLogger(__name__)
 
 _LONGEST_SUBKEY_BYTES = 128
-_LONGEST_TTL_SECONDS = 3600.0
+MAX_RECORD_TTL_SECONDS = 3600.0
 _CHECKS_PER_SECOND = 256.0
 _CHECKS_AT_ONCE = 512.0
 _CHECKS_REMEMBERED = 4096
@@ -136,7 +136,7 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
         """Whether the record is of our form, bounded, and accepted by the caller's check."""
         if len(record.value) > MAX_RECORD_BYTES + 16 or len(record.subkey) > _LONGEST_SUBKEY_BYTES:
             return False
-        if not get_dht_time() < record.expiration_time < get_dht_time() + _LONGEST_TTL_SECONDS:
+        if not get_dht_time() < record.expiration_time < get_dht_time() + MAX_RECORD_TTL_SECONDS:
             return False
         digest = hashlib.sha256(len(record.subkey).to_bytes(2, "big") + record.subkey + record.value).digest()
         if digest in self._passed:

@@ -5,20 +5,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from swarmd_protocol import codec, envelope, messages, validation
+from swarmd_protocol import codec, envelope, messages, text, validation
 from swarmd_protocol.errors import Reason
 
-from swarmd.config import GossipSection
+from swarmd.config import GossipSection, PeersSection
 from swarmd.gossip import transport
+from swarmd.gossip.libp2p_records import MAX_RECORD_TTL_SECONDS
+from swarmd.gossip.record_store import StoreLimits
 
 SPEC = Path(__file__).parents[2] / "protocol" / "spec"
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
     """Cells of the first table after a heading, or after a line that begins so, without its head."""
-    text = (SPEC / page).read_text(encoding="utf-8")
-    text = text[text.index(heading) :]
-    table = re.search(r"^\|.*\n\|[-| ]+\n((?:\|.*\n?)+)", text, re.MULTILINE)
+    page_text = (SPEC / page).read_text(encoding="utf-8")
+    after_heading = page_text[page_text.index(heading) :]
+    table = re.search(r"^\|.*\n\|[-| ]+\n((?:\|.*\n?)+)", after_heading, re.MULTILINE)
     assert table is not None
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[1].splitlines()]
 
@@ -30,7 +32,7 @@ def test_verdict_table_lists_every_reason_with_its_verdict():
 
 def test_parameter_table_has_the_values_of_the_code():
     listed = {row[0].strip("`"): row[1] for row in rows("README.md", "## Parameters") if "`" in row[0]}
-    gossip = GossipSection()
+    gossip, peers = GossipSection(), PeersSection()
     limits = codec.DecodeLimits()
     in_code = {
         "protocol_version": messages.PROTOCOL_VERSION,
@@ -38,10 +40,15 @@ def test_parameter_table_has_the_values_of_the_code():
         "max_depth": limits.max_depth,
         "max_items": limits.max_items,
         "group_id_bytes": validation.GROUP_ID_BYTES,
-        "max_name_characters": validation.MAX_NAME_CHARACTERS,
+        "max_name_characters": text.MAX_NAME_CHARACTERS,
+        "max_combining_run": text.MAX_COMBINING_RUN,
+        "max_normal_growth": text.MAX_NORMAL_GROWTH,
         "max_addresses": validation.MAX_ADDRESSES,
         "max_address_characters": validation.MAX_ADDRESS_CHARACTERS,
         "max_record_bytes": transport.MAX_RECORD_BYTES,
+        "max_records_per_key": StoreLimits().records_per_key,
+        "max_records_per_owner": StoreLimits().records_per_owner,
+        "max_record_ttl_seconds": MAX_RECORD_TTL_SECONDS,
         "max_request_bytes": transport.MAX_REQUEST_BYTES,
         "max_reply_bytes": transport.MAX_REPLY_BYTES,
         "max_manifest_bytes": validation.MAX_MANIFEST_BYTES,
@@ -51,6 +58,10 @@ def test_parameter_table_has_the_values_of_the_code():
         "record_ttl_seconds": gossip.record_ttl_seconds,
         "catch_up_groups": gossip.catch_up_groups,
         "catch_up_bytes": gossip.catch_up_bytes,
+        "messages_per_second": peers.messages_per_second,
+        "bytes_per_second": peers.bytes_per_second,
+        "verifier_share": peers.verifier_share,
+        "burst_seconds": peers.burst_seconds,
     }
     assert {name: float(value) for name, value in listed.items()} == in_code
 

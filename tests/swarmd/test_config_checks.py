@@ -69,3 +69,18 @@ def test_batch_of_no_groups_is_refused() -> None:
 def test_isolated_wins_over_addresses_of_a_file() -> None:
     loaded = load_config(assignments=["swarm.isolated=true", f"swarm.join=/ip4/1.2.3.4/tcp/1/p2p/{PEER}"])
     assert loaded.config.swarm.isolated
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("peers.exempt_networks=10.0.0.1/8", "must be networks like 192.168.0.0/16, got '10.0.0.1/8'"),
+        ("peers.bytes_per_second=1000", "must be at least 900000, so that a new peer can send"),
+        ("peers.close_below=-1", "must not be above ignore_below, -20"),
+        ("peers.backoff_max_seconds=1", "must not be above backoff_max_seconds, 1"),
+        ("gossip.record_ttl_seconds=7200", "must be at most 3600, since no node keeps a record for longer"),
+    ],
+)
+def test_rules_for_peers(assignment: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(assignments=[assignment])

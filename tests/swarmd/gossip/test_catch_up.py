@@ -6,6 +6,7 @@ from swarmd_protocol.topics import CATCH_UP_PROTOCOL
 
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.subscription import Received, Subscription
 from swarmd.gossip.transport import MAX_REPLY_BYTES
 
@@ -189,3 +190,42 @@ async def test_a_joiner_waits_for_the_first_peer_but_not_for_ever() -> None:
                     await asyncio.sleep(0.05)
             running.cancel()
     assert task.result.envelopes == 3
+
+
+async def test_a_bad_request_is_counted_for_the_peer_that_sent_it() -> None:
+    peers = PeerBook("own")
+    server = CatchUpServer(SWARM, filled(10), 10, 1_000, peers)
+    await ask(server, peer_id="a", swarm_id="cd" * 32)
+    await server.answer("a", b"\xc1")
+    await ask(server, peer_id="b")
+    await ask(server, peer_id="b")
+    counted = {view.peer_id: view.rejected for view in peers.views(())}
+    assert counted == {"a": {"wrong_swarm": 1, "malformed": 1}, "b": {"rate_limited": 1}}
+
+
+async def test_an_answer_with_more_than_was_asked_for_is_refused_whole_and_counted_for_the_giver() -> None:
+    answers = {
+        "many": encode(CatchUpReply(envelopes=(b"x",) * 11)),
+        "large": encode(CatchUpReply(envelopes=(bytes(1_001),))),
+        "garbage": b"\xc1",
+        "refuses": encode(CatchUpReply(refused="no")),
+        "good": encode(CatchUpReply(envelopes=(b"x",) * 10)),
+    }
+    network = InMemoryNetwork()
+    joiner = network.transport("joiner")
+    peers = PeerBook("own")
+    inbox = Subscription("topic", 1_000)
+    task = CatchUp(joiner, SWARM, inbox, 10, 1_000, 600, peers)
+    async with joiner:
+        for peer_id, answer in answers.items():
+            member = network.transport(peer_id)
+            await member.__aenter__()
+
+            async def reply(source: str, data: bytes, answer: bytes = answer) -> bytes:
+                return answer
+
+            member.serve(CATCH_UP_PROTOCOL, reply)
+        await task.run(patience_seconds=1)
+    counted = {view.peer_id: view.rejected for view in peers.views(())}
+    assert counted == {"many": {"oversized": 1}, "large": {"oversized": 1}, "garbage": {"malformed": 1}}
+    assert len(inbox) == 10
