@@ -105,6 +105,8 @@ class Processes:
             ),
             on_start,
             environment=QUIET_LIBRARIES,
+            # Verifiers work on what strangers send.
+            is_trusted=module != "verifier",
             log_path=self._home.logs / f"{name}.log",
             on_event=self._on_event,
         )

@@ -49,7 +49,9 @@ def show(
     # Takes a second, so only now that the options are known to be right.
     from swarmd.tasks.reasoning_gym import TaskLibrary
 
-    task = TaskLibrary([spec]).task(TaskReference(spec.dataset, spec.digest, seed, index))
+    library = TaskLibrary([spec])
+    library.warm_up(0)
+    task = library.task(TaskReference(spec.dataset, spec.digest, seed, index))
     assert task is not None
     if as_json:
         document = {
@@ -123,7 +125,7 @@ async def _score(settings: VerifierSettings, reference: TaskReference, completio
             typer.echo(f"swarmd: warning: sandbox layer not available: {layer}", err=True)
 
     limits = WorkerLimits(start_timeout_seconds=60.0, max_fast_failures=2)
-    verifier = Worker("verifier", "swarmd.entrypoints.verifier", limits, initialise)
+    verifier = Worker("verifier", "swarmd.entrypoints.verifier", limits, initialise, is_trusted=False)
     running = asyncio.create_task(verifier.run())
     try:
         pool = VerifierPool([verifier.call], settings.timeout_seconds)

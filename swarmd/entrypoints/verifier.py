@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from swarmd.errors import SwarmdError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.rewards.isolation import Isolation
 from swarmd.rewards.messages import (
     INITIALISE,
@@ -20,13 +20,15 @@ from swarmd.rewards.messages import (
     SCORE,
     RegenerateReply,
     RegenerateRequest,
+    ScoreReason,
     ScoreReply,
     ScoreRequest,
     VerifierReady,
     VerifierSettings,
 )
 from swarmd.rewards.sandbox import close_process, limit_growth
-from swarmd.rewards.scorer import Scorer
+from swarmd.rewards.scorer import Scorer, ScoringWork
+from swarmd.rewards.tripwire import OwnText
 from swarmd.tasks.prompt import extract_answer
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
 
@@ -43,20 +45,34 @@ class Verifier:
             raise SwarmdError("the verifier is initialised already")
         report_progress("loading reasoning-gym")
         # Seconds of import, and not before the daemon has been told what they are for.
-        from swarmd.tasks.reasoning_gym import TaskLibrary
+        from swarmd.tasks.reasoning_gym import ALONE, EVALUATION_TOOLS, OWN_TEXT, TaskLibrary
 
         library = TaskLibrary(settings.tasks)
         # Twice, so that the children's own limit is the one that they meet.
         limit_growth(2 * settings.memory_bytes)
-        # Data files and late imports are loaded once here, not in each child.
-        library.warm_up()
+        sandbox = close_process()
+        # Only behind the closed door: a manifest may come from a stranger.
+        isolation = Isolation(
+            sandbox,
+            ScoringWork(library, extract_answer),
+            settings.timeout_seconds,
+            settings.memory_bytes,
+            OwnText(OWN_TEXT, EVALUATION_TOOLS),
+        )
+        scorer = Scorer(isolation, strict=settings.strict, alone=ALONE)
+        for number, task in enumerate(settings.tasks):
+            fault = scorer.fault_of_warm_up(number)
+            if isinstance(fault, ScoreReason):
+                raise ConfigError(f"task {task.dataset}: generates nothing: {fault}")
+            if fault is not None:
+                raise ConfigError(fault)
+            # It is known to end now. Data files and late imports are loaded here once, not in each child.
+            library.warm_up(number)
         # Children share these pages as long as no collection writes into them.
         gc.collect()
         gc.freeze()
-        sandbox = close_process()
-        isolation = Isolation(sandbox, settings.timeout_seconds, settings.memory_bytes)
-        self._scorer = Scorer(library.task, extract_answer, isolation, strict=settings.strict)
-        return VerifierReady(sandbox.layers, sandbox.missing)
+        self._scorer = scorer
+        return VerifierReady(sandbox.layers, () if sandbox.is_closed else sandbox.missing)
 
     def regenerate(self, request: RegenerateRequest) -> RegenerateReply:
         """Questions of tasks."""

@@ -1,5 +1,5 @@
-"""Closes the verifier process, and more tightly each child that scores. Completions are hostile, and
-some of reasoning-gym's scorers evaluate them as code.
+"""Closes the verifier process, and more tightly each child that scores. Completions are hostile text,
+and a scorer of a library was not written with that in mind.
 
 Promises, as far as the machine has the layers: after `close_process` this process opens no socket,
 starts no program, and reads no file outside Python's own libraries; after `close_child` the child
@@ -9,41 +9,30 @@ machine lacks is said, not fatal. Works as root and as a user. Linux; elsewhere 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import errno
 import os
 import resource
 import signal
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarmd.rewards.system_calls import close_system_calls
+
+LAYERS = ("rlimits", "no_new_privs", "seccomp", "landlock", "namespaces")
+"""All that there can be, in the order they are reported in."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
-
-_DENIED_IN_PROCESS = (
-    "socket socketpair connect bind listen accept accept4 execve execveat ptrace process_vm_readv "
-    "process_vm_writev process_madvise pidfd_getfd io_uring_setup bpf perf_event_open userfaultfd mount "
-    "umount2 move_mount open_tree fsopen fsmount pivot_root chroot unshare setns open_by_handle_at "
-    "name_to_handle_at keyctl add_key request_key init_module finit_module delete_module kexec_load "
-    "kexec_file_load reboot swapon swapoff acct quotactl settimeofday clock_settime sethostname "
-    "setdomainname iopl ioperm personality shmget shmat msgget semget mq_open memfd_create"
-)
-"""System calls, by name, that the closed process has no use for."""
-
-_ALLOWED_IN_CHILD = (
-    "read readv pread64 write writev lseek close fstat newfstatat stat lstat statx open openat readlink "
-    "readlinkat access faccessat faccessat2 getdents64 getcwd mmap munmap mprotect mremap brk madvise "
-    "futex rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack clock_gettime clock_getres clock_nanosleep "
-    "nanosleep gettimeofday time getrandom getpid getppid gettid getuid geteuid getgid getegid exit "
-    "exit_group sched_yield sched_getaffinity sysinfo uname getrusage times poll ppoll select pselect6 "
-    "restart_syscall rseq set_robust_list membarrier setitimer getitimer alarm"
-)
-"""All that a scoring child may ask of the system. Opening is left to Landlock to judge."""
+_CLONE_NEWIPC = 0x08000000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_CAPABILITY_VERSION_3 = 0x20080522
+_FAULTS = (ImportError, OSError, RuntimeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -60,16 +49,30 @@ class Sandbox:
 
     def close_child(self, memory_bytes: int, cpu_seconds: int, parent_pid: int) -> None:
         """Encloses a freshly forked child. Its file descriptors must be reduced to 0-3 before."""
+        if "namespaces" in self.layers:
+            _enter_namespaces()
+        _drop_capabilities()
+        # After the change of capabilities, which resets it.
         _die_with(parent_pid)
-        limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CPU: cpu_seconds}
+        limits = {
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_FSIZE: 0,
+            resource.RLIMIT_CPU: cpu_seconds,
+            resource.RLIMIT_NPROC: 0,
+            # With a layer missing no descriptor can be added: neither a socket nor a file.
+            resource.RLIMIT_NOFILE: 64 if self.is_closed else 4,
+        }
         if self.address_space_bytes:
             limits[resource.RLIMIT_AS] = self.address_space_bytes + memory_bytes
-        # With a layer missing no descriptor can be added: neither a socket nor a file.
-        limits[resource.RLIMIT_NOFILE] = 4 if self.missing else 64
         for kind, value in limits.items():
             _lower_limit(kind, value)
         if self.child_filter is not None:
             self.child_filter.load()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether system calls and files are both guarded, which no other layer can stand in for."""
+        return {"seccomp", "landlock"} <= set(self.layers)
 
 
 def limit_growth(growth_bytes: int) -> None:
@@ -96,35 +99,21 @@ def close_process() -> Sandbox:
     child_filter = None
     # Seccomp first: behind Landlock its library can no longer be found.
     try:
-        child_filter = _close_system_calls()
+        child_filter = close_system_calls()
         layers.append("seccomp")
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    except _FAULTS as error:
         missing.append(f"seccomp: {_one_line(error)}")
     try:
         _close_files()
         layers.append("landlock")
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    except _FAULTS as error:
         missing.append(f"landlock: {_one_line(error)}")
+    fault = _fault_in_child(_enter_namespaces)
+    if fault is None:
+        layers.append("namespaces")
+    else:
+        missing.append(f"namespaces: {fault}")
     return Sandbox(tuple(layers), tuple(missing), address_space_bytes, child_filter)
-
-
-def _close_system_calls() -> Any:
-    import pyseccomp
-
-    refuse = pyseccomp.ERRNO(errno.EPERM)
-    child = pyseccomp.SyscallFilter(refuse)
-    _add_rules(child, pyseccomp.ALLOW, _ALLOWED_IN_CHILD)
-    process = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-    _add_rules(process, refuse, _DENIED_IN_PROCESS)
-    process.load()
-    return child
-
-
-def _add_rules(rules: Any, action: int, names: str) -> None:
-    for name in names.split():
-        # Some names do not exist on each architecture or in an older libseccomp.
-        with contextlib.suppress(OSError):
-            rules.add_rule(action, name)
 
 
 def _close_files() -> None:
@@ -141,8 +130,55 @@ def _close_files() -> None:
 def _library_folders() -> list[str]:
     """Folders of the standard library and of installed packages; scorers may import late."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {str(Path(sysconfig.get_path(name)).resolve()) for name in names}
+    found = [sysconfig.get_path(name) for name in names]
+    # Also those of the user and of the distribution, but nothing else that may stand there: not the
+    # current folder.
+    found += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    folders = {str(Path(path).resolve()) for path in found}
     return sorted(folder for folder in folders if os.path.isdir(folder))
+
+
+def _enter_namespaces() -> None:
+    """A network and System V objects of its own, both empty. A user needs a user namespace for it, which
+    only a process with one thread may enter. Raises OSError.
+    """
+    flags = _CLONE_NEWNET | _CLONE_NEWIPC
+    # Root in a container may lack the capability and still have user namespaces.
+    _call("unshare", flags, or_else=flags | _CLONE_NEWUSER)
+
+
+def _drop_capabilities() -> None:
+    """Also those that a user namespace gave. Fails nowhere: to have none is always allowed."""
+    if sys.platform == "linux":
+        header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+        _call("capset", ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def _call(name: str, *arguments: Any, or_else: int | None = None) -> None:
+    """Calls a function of the C library that returns 0 or sets errno; raises OSError."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    if function(*arguments) == 0 or (or_else is not None and function(or_else) == 0):
+        return
+    error = ctypes.get_errno()
+    raise OSError(error, os.strerror(error))
+
+
+def _fault_in_child(function: Callable[[], None]) -> str | None:
+    """What goes wrong when a forked child calls it; None when nothing does."""
+    pid = os.fork()
+    if pid == 0:
+        code = 255
+        try:
+            function()
+            code = 0
+        except OSError as error:
+            code = min(error.errno or 255, 255)
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == 0:
+        return None
+    return os.strerror(code) if 0 < code < 255 else "not on this platform"
 
 
 def _address_space_bytes() -> int:

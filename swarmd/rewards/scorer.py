@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from swarmd.rewards.isolation import Isolation
-from swarmd.rewards.messages import RegenerateReply, ScoreReason, ScoreReply
+import msgspec
+
+from swarmd.rewards.messages import RegenerateReply, RegenerateRequest, ScoreReason, ScoreReply, ScoreRequest
 from swarmd.types import TaskReference
 
 STRICT_THRESHOLD = 0.99
@@ -21,6 +22,10 @@ MAX_COMPLETION_CHARACTERS = 65_536
 """No scorer is given more. Manifests limit completions further."""
 
 _SCORE = struct.Struct(">d")
+_REGENERATE, _SCORE_GROUP, _WARM_UP = b"R", b"S", b"W"
+# Made here: making them evaluates annotations, which children refuse.
+_REGENERATE_DECODER = msgspec.msgpack.Decoder(RegenerateRequest)
+_SCORE_DECODER = msgspec.msgpack.Decoder(ScoreRequest)
 
 
 class RegeneratedTask(Protocol):
@@ -34,58 +39,96 @@ class RegeneratedTask(Protocol):
         """The dataset's score of an answer. May raise anything."""
 
 
-class Scorer:
-    """Regenerates and scores, each request in children of its own."""
+class Tasks(Protocol):
+    """The tasks of the manifest."""
 
-    def __init__(
-        self,
-        load_task: Callable[[TaskReference], RegeneratedTask | None],
-        extract_answer: Callable[[str], str],
-        isolation: Isolation,
-        *,
-        strict: bool,
-    ) -> None:
-        """`load_task` gives None for a reference outside the manifest."""
-        self._load_task = load_task
+    def task(self, reference: TaskReference) -> RegeneratedTask | None:
+        """Regenerates one. None: not a task of the manifest. May raise anything."""
+
+    def fault(self, number: int) -> str | None:
+        """Tries one of the kinds of task. What is wrong with it, or None. May raise anything."""
+
+
+class Runs(Protocol):
+    """Runs the items of a request in children, as Isolation does."""
+
+    def run(self, request: bytes, count: int, *, alone: bool = False) -> list[bytes | ScoreReason]:
+        """One result per item."""
+
+
+class ScoringWork:
+    """What a child does. The other side of Scorer."""
+
+    def __init__(self, tasks: Tasks, extract_answer: Callable[[str], str]) -> None:
+        self._tasks = tasks
         self._extract_answer = extract_answer
+
+    def __call__(self, request: bytes) -> Callable[[int], bytes]:
+        """Opens a request of Scorer; the function turns the number of an item into its result."""
+        kind, body = request[:1], request[1:]
+        if kind == _WARM_UP:
+            return lambda i: _text(self._tasks.fault(int(body)))
+        if kind == _REGENERATE:
+            references = _REGENERATE_DECODER.decode(body).references
+            return lambda i: _text(self._question(references[i]))
+        return _GroupWork(self._tasks, self._extract_answer, _SCORE_DECODER.decode(body)).item
+
+    def _question(self, reference: TaskReference) -> str | None:
+        task = self._tasks.task(reference)
+        return None if task is None else task.question
+
+
+class _GroupWork:
+    """Scores one group. Item 0 is the question, item i completion i - 1."""
+
+    def __init__(self, tasks: Tasks, extract_answer: Callable[[str], str], group: ScoreRequest) -> None:
+        self._tasks = tasks
+        self._extract_answer = extract_answer
+        self._group = group
+        self._task: RegeneratedTask | None = None
+
+    def item(self, i: int) -> bytes:
+        if self._task is None:
+            self._task = self._tasks.task(self._group.reference)
+        if i == 0:
+            return _text(None if self._task is None else self._task.question)
+        assert self._task is not None
+        completion = self._group.completions_G[i - 1]
+        if len(completion) > MAX_COMPLETION_CHARACTERS:
+            return ScoreReason.TOO_LONG.encode()
+        return _SCORE.pack(float(self._task.score(self._extract_answer(completion))))
+
+
+class Scorer:
+    """Regenerates and scores, in children."""
+
+    def __init__(self, isolation: Runs, *, strict: bool, alone: Collection[str] = ()) -> None:
+        """`alone` names datasets whose groups get children that score nothing else."""
         self._isolation = isolation
         self._strict = strict
+        self._alone = frozenset(alone)
+
+    def fault_of_warm_up(self, number: int) -> str | ScoreReason | None:
+        """What is wrong with a kind of task; None when a task of it can be generated and scored."""
+        result = self._isolation.run(_WARM_UP + str(number).encode(), 1, alone=True)[0]
+        return result if isinstance(result, ScoreReason) else _read_text(result)
 
     def regenerate(self, references: Sequence[TaskReference]) -> RegenerateReply:
         """The questions of tasks; None where the task is unknown, or its dataset raises or takes too long."""
-        results = self._isolation.run(len(references), lambda i: self._question(references[i]))
-        return RegenerateReply(tuple(_text(result) for result in results))
+        request = _REGENERATE + msgspec.msgpack.encode(RegenerateRequest(tuple(references)))
+        results = self._isolation.run(request, len(references))
+        return RegenerateReply(tuple(_read_text(result) for result in results))
 
     def score(self, reference: TaskReference, completions_G: Sequence[str]) -> ScoreReply:
         """The rewards of one group. Whatever the text does is a reason in the reply, never an exception."""
-        tasks: list[RegeneratedTask] = []  # Filled once in each child.
-
-        def work(i: int) -> bytes:
-            if i == 0:
-                return self._question(reference)
-            if len(completions_G[i - 1]) > MAX_COMPLETION_CHARACTERS:
-                return ScoreReason.TOO_LONG.encode()
-            if not tasks:
-                task = self._load_task(reference)
-                assert task is not None
-                tasks.append(task)
-            return self._score(tasks[0], completions_G[i - 1])
-
-        results = self._isolation.run(len(completions_G) + 1, work)
-        question = _text(results[0])
+        request = _SCORE_GROUP + msgspec.msgpack.encode(ScoreRequest(reference, tuple(completions_G)))
+        results = self._isolation.run(request, len(completions_G) + 1, alone=reference.dataset in self._alone)
+        question = _read_text(results[0])
         if question is None:
             reason = ScoreReason.UNKNOWN_TASK if results[0] == b"" else ScoreReason.NOT_REGENERATED
             return unscored(len(completions_G), reason)
         scored = [self._reward(result) for result in results[1:]]
         return ScoreReply(question, tuple(r for r, _ in scored), tuple(reason for _, reason in scored))
-
-    def _question(self, reference: TaskReference) -> bytes:
-        task = self._load_task(reference)
-        # Empty: not a task of the manifest. A question starts with a mark, so it is never empty.
-        return b"" if task is None else b"?" + task.question.encode("utf-8", "surrogatepass")
-
-    def _score(self, task: RegeneratedTask, completion: str) -> bytes:
-        return _SCORE.pack(float(task.score(self._extract_answer(completion))))
 
     def _reward(self, result: bytes | ScoreReason) -> tuple[float, ScoreReason | None]:
         if isinstance(result, ScoreReason):
@@ -105,7 +148,12 @@ def unscored(group_size: int, reason: ScoreReason) -> ScoreReply:
     return ScoreReply(None, (0.0,) * group_size, (reason,) * group_size)
 
 
-def _text(result: bytes | ScoreReason) -> str | None:
+def _text(text: str | None) -> bytes:
+    # A mark tells text from its absence.
+    return b"" if text is None else b"?" + text.encode("utf-8", "surrogatepass")
+
+
+def _read_text(result: bytes | ScoreReason) -> str | None:
     if isinstance(result, ScoreReason) or not result.startswith(b"?"):
         return None
     # A taken-over child may send anything.

@@ -36,6 +36,10 @@ from swarmd.workers.framing import (
 MAX_LOG_BYTES = 5_000_000
 """A worker's log is moved to NAME.1 when it is longer; one old file is kept."""
 
+_BARE = frozenset(
+    ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "VIRTUAL_ENV")
+)
+_BARE_PREFIX = "LC_"
 _EXIT_GRACE_SECONDS = 5.0
 """From closing its socket a worker has this long to exit."""
 
@@ -73,6 +77,13 @@ class WorkerOutput:
                     self.path.replace(self.path.with_name(self.path.name + ".1"))
                 with self.path.open("ab") as file:
                     file.write(data)
+
+
+def bare_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Python needs of an environment to run as it runs here. Tokens and passwords stay behind."""
+    return {
+        name: value for name, value in environment.items() if name in _BARE or name.startswith(_BARE_PREFIX)
+    }
 
 
 class WorkerProcess:
@@ -115,7 +126,10 @@ class WorkerProcess:
         output: WorkerOutput,
         on_progress: Callable[[str], None],
     ) -> WorkerProcess:
-        """Starts `python -m module --fd N` in its own session. Raises WorkerError when it cannot."""
+        """Starts `python -m module --fd N` in its own session, with this environment and no more.
+
+        Raises WorkerError when it cannot.
+        """
         ours, theirs = socket.socketpair()
         # Not asyncio's own pipe: with that, wait() also waits for whoever else holds the pipe open.
         print_reader, print_writer = os.pipe()
@@ -130,7 +144,7 @@ class WorkerProcess:
                 # Its own session: Ctrl-C in the terminal reaches the daemon alone, and one killpg
                 # also ends what the worker forked.
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env={"PYTHONUNBUFFERED": "1", **environment},
             )
         except OSError as error:
             ours.close()

@@ -6,6 +6,7 @@ next waits for the new process. A worker that fails too often in too short a tim
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections import deque
@@ -29,7 +30,7 @@ from swarmd.errors import (
     WorkerBudgetError,
     WorkerError,
 )
-from swarmd.workers.connection import WorkerOutput, WorkerProcess, WorkerRefusalError
+from swarmd.workers.connection import WorkerOutput, WorkerProcess, WorkerRefusalError, bare_environment
 from swarmd.workers.framing import Method, Reply, Request
 from swarmd.workers.occupancy import Occupancy
 
@@ -73,10 +74,14 @@ class Worker:
         on_start: Callable[[Worker], Awaitable[None]],
         *,
         environment: Mapping[str, str] | None = None,
+        is_trusted: bool = True,
         log_path: Path | None = None,
         on_event: Callable[[WorkerEvent], None] = lambda event: None,
     ) -> None:
-        """`module` is run by this Python. `on_start` initialises each new process by calls to it."""
+        """`module` is run by this Python. `on_start` initialises each new process by calls to it.
+
+        A worker that is not trusted gets nothing of this process's environment but what Python runs with.
+        """
         self.name = name
         self.state: WorkerState = "starting"
         self.pid: int | None = None
@@ -88,7 +93,8 @@ class Worker:
         self._module = module
         self._limits = limits
         self._on_start = on_start
-        self._environment = dict(environment or {})
+        inherited = os.environ if is_trusted else bare_environment(os.environ)
+        self._environment = {**inherited, **(environment or {})}
         self._log_path = log_path
         self._on_event = on_event
         self._process: WorkerProcess | None = None

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from swarmd.errors import ConfigError
 from swarmd.rewards.messages import INITIALISE, ScoreReason, VerifierSettings
+from swarmd.rewards.sandbox import LAYERS
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.tasks.manifest import Manifest, task_digest
 from swarmd.tasks.reasoning_gym import TaskLibrary
@@ -17,17 +18,13 @@ from swarmd.types import TaskReference, TaskSpec
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
 TINY = Manifest.load("tiny")
-# countdown hands the answer to sympy's parser, which evaluates it: the hole that literals do not close.
-COUNTDOWN = TaskSpec("countdown", {}, 1.0, task_digest("countdown", {}, "0.1.25"))
-EVALUATES = TaskReference("countdown", COUNTDOWN.digest, 5_000_000, 0)
-
 
 # One process is shared by the tests that do not need settings of their own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
-async def run_verifier(tasks=(*TINY.tasks, COUNTDOWN), strict=True, timeout_seconds=4.0):
+async def run_verifier(tasks=TINY.tasks, strict=True, timeout_seconds=4.0):
     """A pool over one real verifier, the worker, and what it said when it was ready."""
     answers = []
 
@@ -79,64 +76,25 @@ async def test_partial_credit_is_the_datasets_own_score(verifier):
 
 async def test_verifier_closes_itself_with_every_layer_this_machine_has(verifier):
     _, _, ready = verifier
-    named = set(ready.sandbox_layers) | {line.split(":")[0] for line in ready.missing_layers}
-    assert named == {"rlimits", "no_new_privs", "seccomp", "landlock"}
+    if {"seccomp", "landlock"} <= set(ready.sandbox_layers):
+        assert ready.missing_layers == ()
+    else:
+        named = {*ready.sandbox_layers, *(line.split(":")[0] for line in ready.missing_layers)}
+        assert named == set(LAYERS)
 
 
-async def test_evaluated_completions_touch_nothing_outside(verifier, tmp_path):
-    secret = tmp_path / "identity.key"
-    secret.write_text("secret")
-    mark = tmp_path / "mark"
-    pool, worker, _ = verifier
-    attacks = [
-        f"__import__('os').system('touch {mark}')",
-        f"__import__('subprocess').run(['touch', '{mark}'])",
-        f"open('{mark}', 'w').write('x')",
-        f"__import__('os').remove('{secret}')",
-        f"__import__('shutil').rmtree('{tmp_path}')",
-        "__import__('socket').create_connection(('127.0.0.1', 9))",
-        f"__import__('os').kill({worker.pid}, 9)",
-        "[__import__('os').write(fd, b'junk' * 99) for fd in range(20)]",
-        "__import__('os')._exit(0)",
-        "__import__('ctypes').string_at(0)",
-    ]
-    reply = await pool.score(EVALUATES, [*attacks, "1"])
-    assert reply.question is not None
-    assert max(reply.rewards_G[:-1]) < 1.0
-    honest = TaskReference("bf", TINY.task_digests["bf"], 5_000_000, 0)
-    answer = TaskLibrary(TINY.tasks).task(honest).answer
-    assert (await pool.score(honest, [answer])).rewards_G == (1.0,)
-    assert worker.restarts == 0
-    assert not mark.exists()
-    assert secret.read_text() == "secret"
-
-
-async def test_attack_on_this_scorer_works_where_there_is_no_sandbox(tmp_path):
-    # Shows that the test above attacks a real hole.
-    mark = tmp_path / "mark"
-    task = TaskLibrary([COUNTDOWN]).task(EVALUATES)
-    task.score(f"open('{mark}', 'w').write('x')")
-    assert mark.exists()
-
-
-async def test_time_and_memory_bombs_cost_only_themselves(verifier):
-    answer = TaskLibrary([COUNTDOWN]).task(EVALUATES).answer
-    pool, worker, _ = verifier
-    bombs = ["9**9**9**9", "'a' * 10**10", "(" * 5000, answer]
-    reply = await pool.score(EVALUATES, bombs)
-    assert reply.rewards_G == (0.0, 0.0, 0.0, 1.0)
-    assert reply.reasons_G[0] is not None
-    assert ScoreReason(reply.reasons_G[0]) is ScoreReason.TIMEOUT
-    assert psutil.Process(worker.pid).children(recursive=True) == []
-    assert worker.restarts == 0
-
-
-async def test_what_a_completion_changes_in_the_scorer_does_not_reach_the_next_group(verifier):
-    scorer = "__import__('reasoning_gym').games.countdown.CountdownDataset"
-    patch = f"setattr({scorer}, 'score_answer', lambda *a: 1.0)"
-    pool, _, _ = verifier
-    await pool.score(EVALUATES, [patch])
-    assert (await pool.score(EVALUATES, ["0"])).rewards_G == (0.0,)
+async def test_item_that_takes_too_long_costs_only_itself():
+    # Simplifying this takes sympy minutes.
+    slow = "+".join(f"sin(x**{n})*cos({n}*x)**{n}*exp(x/{n})" for n in range(2, 40))
+    spec = TaskSpec("simple_integration", {}, 1.0, task_digest("simple_integration", {}, "0.1.25"))
+    reference = TaskReference(spec.dataset, spec.digest, 5_000_000, 0)
+    answer = TaskLibrary([spec]).task(reference).answer
+    async with run_verifier(tasks=(spec,), timeout_seconds=4.0) as (pool, worker, _):
+        reply = await pool.score(reference, [slow, answer])
+        assert reply.rewards_G == (0.0, 1.0)
+        assert ScoreReason(reply.reasons_G[0]) is ScoreReason.TIMEOUT
+        assert psutil.Process(worker.pid).children(recursive=True) == []
+        assert worker.restarts == 0
 
 
 async def test_reference_outside_the_manifest_is_refused_with_a_reason(verifier):
@@ -162,7 +120,8 @@ async def test_seeds_and_indices_of_any_size_are_answered(verifier):
     ("config", "expected"),
     [
         ({"min_n": 0}, "task binary_matrix: config: min_n must be at least 1"),
-        ({"min_n": 30_000, "max_n": 30_000}, "task binary_matrix: generates nothing: MemoryError"),
+        ({"min_n": 30_000, "max_n": 30_000}, "task binary_matrix: generates nothing: (MemoryError|timeout)"),
+        ({"min_n": 2500, "max_n": 2500}, "task binary_matrix: generates nothing: timeout"),
     ],
 )
 async def test_configuration_that_cannot_be_generated_is_a_config_error_that_names_it(config, expected):

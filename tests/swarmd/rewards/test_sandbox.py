@@ -1,15 +1,31 @@
 """Each attempt runs in a Python of its own that closes itself: closing cannot be undone."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
+from swarmd.rewards.sandbox import LAYERS
+
+# Another user. The capability lets it read an interpreter that root has installed, and more than it should.
+_READS_ALL = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+_OTHER_USER = ("setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", *_READS_ALL)
+USERS = {"self": (), **({"another": _OTHER_USER} if os.geteuid() == 0 else {})}
+
 _REPORT = """
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
 from swarmd.rewards.sandbox import close_process
+
+def call(name, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = getattr(libc, name)(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return result
 
 def attempt(function):
     try:
@@ -35,9 +51,10 @@ print(os.read(read_fd, 10_000).decode())
 """
 
 
-def _run(*parts):
+def _run(*parts, user="self"):
     code = _REPORT + "\n".join(textwrap.dedent(part) for part in parts)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    command = [*USERS[user], sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -51,12 +68,16 @@ def test_all_layers_that_this_kernel_has_are_reported():
     )
     assert {"rlimits", "no_new_privs"} <= set(report["layers"])
     named = set(report["layers"]) | {line.split(":")[0] for line in report["missing"]}
-    assert named == {"rlimits", "no_new_privs", "seccomp", "landlock"}
+    assert named == set(LAYERS)
 
 
-def test_closed_process_reaches_no_network_no_files_and_starts_no_program(tmp_path):
+@pytest.mark.parametrize("user", USERS)
+def test_closed_process_reaches_no_network_no_files_and_starts_no_program(tmp_path, user):
     secret = tmp_path / "identity.key"
     secret.write_text("secret")
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o777)
+    secret.chmod(0o666)
     report = _run(
         f"""
         secret = {str(secret)!r}
@@ -68,13 +89,17 @@ def test_closed_process_reaches_no_network_no_files_and_starts_no_program(tmp_pa
             "write": lambda: open(secret, "w").write("gone"),
             "remove": lambda: os.remove(secret),
             "create": lambda: open(secret + ".new", "w").write("new"),
+            "change": lambda: os.chmod(secret, 0o600),
+            "shared memory": lambda: os.listdir("/dev/shm"),
+            "watch": lambda: call("inotify_init"),
             "memory of others": lambda: open(f"/proc/{{os.getppid()}}/mem", "rb").read(1),
             "environment of others": lambda: open(f"/proc/{{os.getppid()}}/environ").read(),
             "import": lambda: __import__("sndhdr" if sys.version_info < (3, 13) else "tabnanny").__name__,
         }}
         close_process()
         print(json.dumps({{name: attempt(function) for name, function in attempts.items()}}))
-        """
+        """,
+        user=user,
     )
     imported = report.pop("import")
     assert imported.strip("'") in ("sndhdr", "tabnanny")  # Libraries stay readable: scorers import late.
@@ -83,7 +108,8 @@ def test_closed_process_reaches_no_network_no_files_and_starts_no_program(tmp_pa
     assert not (tmp_path / "identity.key.new").exists()
 
 
-def test_scoring_child_moreover_cannot_fork_signal_trace_or_raise_its_limits():
+@pytest.mark.parametrize("user", USERS)
+def test_scoring_child_moreover_cannot_fork_signal_trace_or_raise_its_limits(user):
     report = _run(
         """
         import resource, signal, threading
@@ -96,11 +122,22 @@ def test_scoring_child_moreover_cannot_fork_signal_trace_or_raise_its_limits():
             "chmod": lambda: os.chmod("/", 0o755),
             "socket": lambda: socket.socket(),
             "dup": lambda: os.dup(3),
+            "trace": lambda: call("ptrace", 16, os.getppid(), 0, 0),
+            "memory of the parent": lambda: open(f"/proc/{os.getppid()}/mem", "rb").read(1),
+            "environment of the parent": lambda: open(f"/proc/{os.getppid()}/environ").read(),
+            "own environment": lambda: open("/proc/self/environ").read(),
+            "shared memory": lambda: os.listdir("/dev/shm"),
+            "watch": lambda: call("inotify_init"),
+            "namespace": lambda: call("unshare", 0x10000000),
+            "privileges": lambda: call("prctl", 8, 1, 0, 0, 0),
+            "anonymous file": lambda: os.memfd_create("x"),
+            "home": lambda: os.chdir("/"),
             "memory": lambda: len(bytearray(400_000_000)),
             "still works": lambda: sum(range(10)),
         }
         """,
         _IN_CHILD,
+        user=user,
     )
     assert report.pop("memory") == "MemoryError"
     assert report.pop("still works") == "45"
@@ -135,10 +172,66 @@ def test_a_missing_layer_is_said_and_the_others_still_close(module):
         """
     )
     layer = "seccomp" if module == "pyseccomp" else "landlock"
-    assert [line.split(":")[0] for line in report["missing"]] == [layer]
+    assert layer in [line.split(":")[0] for line in report["missing"]]
     assert layer not in report["layers"]
     assert (report["socket"] == "PermissionError") == (layer != "seccomp")
     assert (report["file"] == "PermissionError") == (layer != "landlock")
+
+
+def test_system_calls_by_another_table_of_numbers_end_the_child():
+    report = _run(
+        """
+        sandbox = close_process()
+        pid = os.fork()
+        if pid == 0:
+            # The x32 numbers: 41 is socket.
+            ctypes.CDLL(None).syscall(0x40000000 + 41, 2, 1, 0)
+            os._exit(0)
+        print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        """
+    )
+    assert report == -31  # SIGSYS
+
+
+def test_inside_a_container_that_forbids_namespaces_and_landlock_the_filter_still_closes():
+    report = _run(
+        """
+        import pyseccomp
+        container = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+        for number in (444, 445, 446):  # landlock
+            container.add_rule(pyseccomp.ERRNO(38), number)
+        container.add_rule(pyseccomp.ERRNO(1), "unshare")
+        container.load()
+        sandbox = close_process()
+        attempts = {"socket": socket.socket, "fork": os.fork, "file": lambda: open("/etc/passwd").read()}
+        close_process = lambda: sandbox
+        """,
+        _IN_CHILD.replace("json.dumps({", "json.dumps({'missing': sandbox.missing, **{").replace(
+            "items()}", "items()}}"
+        ),
+    )
+    assert [line.split(":")[0] for line in report.pop("missing")] == ["landlock", "namespaces"]
+    assert report == {"socket": "PermissionError", "fork": "PermissionError", "file": "OSError"}
+
+
+def test_without_the_filter_a_namespace_keeps_the_network_away():
+    report = _run(
+        """
+        sys.modules["pyseccomp"] = None
+        sandbox = close_process()
+        if "namespaces" not in sandbox.layers:
+            print(json.dumps("no such layer here"))
+            sys.exit()
+        pid = os.fork()
+        if pid == 0:
+            os.closerange(3, 100)
+            sandbox.close_child(50_000_000, 2, os.getppid())
+            os._exit(socket.socket().connect_ex(("127.0.0.1", 9)) % 256)
+        print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        """
+    )
+    # Not even the loopback device is up.
+    assert report in (errno.ENETUNREACH, "no such layer here")
 
 
 def test_child_exits_when_its_parent_is_gone():

@@ -60,7 +60,7 @@ def test_reference_with_another_digest_is_no_task_of_the_manifest():
 )
 def test_configuration_that_the_library_refuses_names_the_dataset(dataset, config, expected):
     with pytest.raises(ConfigError, match=expected):
-        TaskLibrary([TaskSpec(dataset, config, 1.0, "digest")])
+        TaskLibrary([TaskSpec(dataset, config, 1.0, "digest")]).warm_up(0)
 
 
 @pytest.mark.parametrize("module", [binary_matrix, spiral_matrix, string_insertion, n_queens])
@@ -85,7 +85,8 @@ def test_binary_matrix_gives_partial_credit_for_a_list_and_runs_no_code(tmp_path
 def test_nothing_is_printed_while_tasks_are_generated_and_scored(capfd):
     manifest = Manifest.load("tiny")
     library = TaskLibrary(manifest.tasks)
-    library.warm_up()
+    for number in range(len(manifest.tasks)):
+        library.warm_up(number)
     for index in range(5):
         library.task(TaskReference("bf", manifest.task_digests["bf"], 5_000_000, index)).score("x")
     assert capfd.readouterr().out == ""
