@@ -312,9 +312,10 @@ class ScheduleSection(Section):
     mode: Literal["asynchronous", "synchronous"] = "asynchronous"
     """asynchronous: sampling goes on while the trainer works, so groups may be some versions old.
     synchronous, for comparison: sample a round's groups, train on them, load the new policy, in turn."""
-    max_ahead: Positive = 8
+    max_ahead: NonNegative = 0
     """Own groups sampled or being sampled that no step has taken yet, at most; then sampling pauses. At
-    least I + J, since a node alone fills the whole batch itself. Not used when synchronous."""
+    least I + J, since a node alone fills the whole batch itself. 0: that and one sampling call more, so
+    that sampling need not wait while a batch is scored. Not used when synchronous."""
     eval_every_rounds: NonNegative = 10
     """Rounds between two evaluations on held-out tasks. 0: never."""
     eval_tasks: Positive = 32
@@ -378,7 +379,7 @@ class Config(Section):
         batch_groups = self.replay.local_groups + self.replay.external_groups
         if batch_groups == 0:
             raise ValueError("replay.local_groups and replay.external_groups cannot both be 0")
-        if self.schedule.max_ahead < batch_groups:
+        if 0 < self.schedule.max_ahead < batch_groups:
             raise ValueError(
                 f"schedule.max_ahead must be at least replay.local_groups + replay.external_groups "
                 f"({batch_groups}), got {self.schedule.max_ahead}"

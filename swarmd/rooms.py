@@ -30,7 +30,9 @@ def pace(config: Config) -> Pace:
     replay, schedule = config.replay, config.schedule
     if schedule.mode == "synchronous":
         return Pace.synchronous(replay.local_groups, replay.external_groups)
-    return Pace(replay.local_groups, replay.external_groups, schedule.max_ahead, replay.max_policy_lag)
+    least = replay.local_groups + replay.external_groups
+    max_ahead = schedule.max_ahead or least + config.rollout.batch_questions
+    return Pace(replay.local_groups, replay.external_groups, max_ahead, replay.max_policy_lag)
 
 
 def batch_share(config: Config) -> BatchShare:

@@ -161,6 +161,7 @@ async def test_synchronous_alternates_and_trains_on_the_newest_policy_only() -> 
 
 def test_the_mode_of_the_config_chooses_the_pace() -> None:
     asked = {"replay": {"local_groups": 2, "external_groups": 1, "max_policy_lag": 3}}
+    assert pace(Config.model_validate(asked | {"rollout": {"batch_questions": 5}})) == Pace(2, 1, 8, 3)
     ahead = {"max_ahead": 9}
     assert pace(Config.model_validate(asked | {"schedule": ahead})) == Pace(2, 1, 9, 3)
     synchronous = Config.model_validate(asked | {"schedule": ahead | {"mode": "synchronous"}})
