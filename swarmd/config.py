@@ -326,6 +326,16 @@ class ScheduleSection(Section):
     """Newest checkpoints kept. The one with the best held-out reward is kept besides."""
 
 
+class WeightsSection(Section):
+    """The way of new weights from the trainer to the generator."""
+
+    channel: Literal["auto", "shared_memory", "file", "cuda_ipc"] = "auto"
+    """shared_memory: memory that both see (/dev/shm), which must have room for the weights twice. file: a
+    file of the home, slower. cuda_ipc: the memory of the one GPU that both compute on, which must hold the
+    weights three times more. auto: cuda_ipc where both are on one GPU, else shared_memory, and file where
+    that has no room; `swarmd status` says which it is, and why."""
+
+
 class WorkersSection(Section):
     """Supervision of the worker processes."""
 
@@ -370,6 +380,7 @@ class Config(Section):
     screens: ScreensSection = ScreensSection()
     rewards: RewardsSection = RewardsSection()
     training: TrainingSection = TrainingSection()
+    weights: WeightsSection = WeightsSection()
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = WorkersSection()
     monitor: MonitorSection = MonitorSection()

@@ -32,6 +32,7 @@ from swarmd.monitor.status import (
     PeerStatus,
     RewardStatus,
     TrainingStatus,
+    WeightsStatus,
     WorkerStatus,
 )
 from swarmd.processes import Processes
@@ -164,6 +165,7 @@ class Observer:
                 for worker in self.processes.workers
             },
             training=self._training(),
+            weights=self._weights(),
             rounds_per_minute=rates.rounds_per_minute,
             groups_per_minute=rates.groups_per_minute,
             tokens_per_second=rates.tokens_per_second,
@@ -255,6 +257,16 @@ class Observer:
             learning_rate=metrics.learning_rate,
             step_seconds=done.step_seconds,
             skipped_steps=metrics.total_skipped_updates,
+        )
+
+    def _weights(self) -> WeightsStatus:
+        ready = self.processes.trainer_ready
+        if ready is None:
+            return WeightsStatus()
+        return WeightsStatus(
+            channel=ready.handle.kind,
+            reason=ready.channel_reason,
+            served_version=self.loops.served_version,
         )
 
     def _rejected(self, dropped: dict[str, int]) -> dict[str, int]:

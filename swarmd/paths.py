@@ -74,6 +74,11 @@ class Home:
         return self.folder / "checkpoints"
 
     @property
+    def weights(self) -> Path:
+        """Files of the weight channel, where it has some. Of no use once the node has ended."""
+        return self.folder / "weights"
+
+    @property
     def logs(self) -> Path:
         """The node's log and those of its workers."""
         return self.folder / "logs"

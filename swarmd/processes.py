@@ -5,10 +5,11 @@ when it was ready. The supervisors in `workers` keep them running.
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 from collections.abc import Awaitable, Callable
 
 from swarmd.config import Config
+from swarmd.errors import ConfigError
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
 from swarmd.generation.messages import GeneratorReady, GeneratorSettings
@@ -23,8 +24,11 @@ from swarmd.tasks.manifest import Manifest
 from swarmd.training.client import TrainerClient
 from swarmd.training.messages import INITIALISE as INITIALISE_TRAINER
 from swarmd.training.messages import TrainerReady, TrainerSettings, TrainingOptions
-from swarmd.weights.segment import CHANNEL_PREFIX, discard_segment
+from swarmd.weights.channel_file import ChannelFile
+from swarmd.weights.segment import Segment, channel_name
 from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
+
+log = logging.getLogger("swarmd.processes")
 
 QUIET_LIBRARIES = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -48,6 +52,12 @@ class Processes:
         state: LoopState,
         on_event: Callable[[WorkerEvent], None],
     ) -> None:
+        """Raises ConfigError when the weights cannot go the way that the configuration names."""
+        if config.weights.channel == "cuda_ipc" and not placement.is_shared:
+            raise ConfigError(
+                "weights.channel is cuda_ipc, but generator and trainer are not on the same GPU "
+                f"({placement.generator.device}, {placement.trainer.device}); choose auto"
+            )
         self.trainer_ready: TrainerReady | None = None
         self.generator_ready: GeneratorReady | None = None
         self.verifier_ready: VerifierReady | None = None
@@ -58,7 +68,7 @@ class Processes:
         self._manifest = manifest
         self._state = state
         self._on_event = on_event
-        self._channel_name = f"{CHANNEL_PREFIX}{os.getpid()}"
+        self._channel_name = channel_name()
         self._trainer_worker = self._worker("trainer", self._start_trainer)
         self._generator_worker = self._worker("generator", self._start_generator)
         verifiers = [
@@ -87,7 +97,8 @@ class Processes:
         """Kill every worker and remove the weight channel, without waiting for anything."""
         for worker in self.workers:
             worker.kill()
-        discard_segment(self._channel_name)
+        Segment.discard(self._channel_name)
+        ChannelFile.discard(str(self._home.weights / "file"))
 
     def _worker(self, module: str, on_start: Callable[[Worker], Awaitable[None]], name: str = "") -> Worker:
         limits = self._config.workers
@@ -129,9 +140,13 @@ class Processes:
                 options=TrainingOptions(**config.training.options()),
                 memory_share=place.memory_share,
                 publish_dtype=self._placement.generator.dtype,
+                channel=config.weights.channel,
+                channel_folder=str(self._home.weights),
+                is_gpu_shared=self._placement.is_shared,
             ),
             config.workers.start_timeout_seconds,
         )
+        log.info("weights go by %s: %s", ready.handle.kind, ready.channel_reason)
         self.trainer_ready = ready
         self._state.policy_version = ready.policy_version
         self._state.weight_handle = ready.handle

@@ -116,6 +116,6 @@ class WeightHandle(msgspec.Struct, frozen=True):
     """Where the trainer publishes weights. Plain data, so that the daemon can pass it on."""
 
     kind: str
-    """shared_memory (more kinds later: cuda_ipc, file)."""
+    """shared_memory, file or cuda_ipc."""
     name: str
-    """Name of the shared-memory segment."""
+    """Name of the shared memory, or path of the file."""

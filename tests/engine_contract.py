@@ -19,7 +19,7 @@ from swarmd.generation.generator import Engine
 from swarmd.generation.messages import GeneratorSettings, LoadWeightsRequest, SampleReply, SampleRequest
 from swarmd.models.tokenization import Tokenizer, encode_prompt, load_tokenizer
 from swarmd.types import FinishReason, Prompt, WeightHandle
-from swarmd.weights.segment import remove_segment
+from swarmd.weights.segment import Segment
 from swarmd.weights.shared_memory import KIND, WeightReader, WeightWriter
 
 TINY = Path(swarmd.models.__file__).parent / "tiny"
@@ -88,7 +88,7 @@ def open_served(engine: str, kind: str, folder: Path, make_model: MakeModel, tok
 def channel_name() -> Iterator[str]:
     name = f"swarmd-contract-{os.getpid()}"
     yield name
-    remove_segment(name)
+    Segment.remove(name)
 
 
 Compare = Callable[..., float]

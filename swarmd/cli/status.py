@@ -67,6 +67,7 @@ def describe(status: NodeStatus) -> str:
         ("round", f"{status.round}{of_rounds}, {status.rounds_per_minute:.1f} a minute"),
         ("groups", f"{status.trained_groups} trained on, {status.groups_per_minute:.0f} a minute"),
         ("policy version", str(status.policy_version)),
+        ("weights", _weights(status)),
         ("reward", _rewards(status)),
         ("buffer", f"{status.buffer.local} own, {status.buffer.external} external groups"),
         ("off-policy", _off_policy(status.training)),
@@ -92,6 +93,14 @@ def describe(status: NodeStatus) -> str:
     lines = [columns(rows)]
     lines += [f"problem: {printable(problem)}" for problem in status.problems]
     return "\n".join(lines)
+
+
+def _weights(status: NodeStatus) -> str:
+    weights = status.weights
+    if not weights.channel:
+        return "none published yet"
+    served = "none" if weights.served_version is None else f"version {weights.served_version}"
+    return f"by {weights.channel}, {served} served ({printable(weights.reason)})"
 
 
 def _rewards(status: NodeStatus) -> str:

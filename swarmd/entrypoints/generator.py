@@ -16,7 +16,7 @@ from swarmd.generation.messages import (
     SampleReply,
     SampleRequest,
 )
-from swarmd.weights.shared_memory import WeightReader
+from swarmd.weights.channel import attach
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ class _Generator:
 
     def initialise(self, settings: GeneratorSettings) -> GeneratorReady:
         report_progress("loading model")
-        self._engine = open_engine(settings, WeightReader.attach)
+        self._engine = open_engine(settings, attach)
         return self._engine.ready
 
     def sample(self, request: SampleRequest) -> SampleReply:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from swarmd.errors import CheckpointError, TrainingError
+from swarmd.errors import CheckpointError, TrainingError, WeightChannelError
 from swarmd.models.device import Compute, choose_compute, choose_threads, limit_memory
 from swarmd.models.tokenization import fingerprint, load_tokenizer
 from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
@@ -32,8 +32,8 @@ from swarmd.training.messages import (
 from swarmd.training.model_digest import model_digest
 from swarmd.training.policy import Policy
 from swarmd.training.trainer import Trainer, TrainerState
-from swarmd.weights.segment import CHANNEL_PREFIX, remove_leftovers
-from swarmd.weights.shared_memory import WeightWriter
+from swarmd.weights import channel
+from swarmd.weights.segment import remove_leftovers
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
 
 __all__ = ["TrainerProcess", "main"]
@@ -76,14 +76,22 @@ class TrainerProcess:
             _resume(trainer, checkpoint, path)
             notes += damaged
         report_progress("publishing weights")
-        weights = _published(trainer, publish_dtype)
         # Of nodes that were killed: each would occupy memory for ever.
-        remove_leftovers(CHANNEL_PREFIX)
-        writer = WeightWriter.create(settings.channel_name, weights)
-        writer.publish(trainer.policy_version, weights)
-        self._running = _Running(trainer, store, writer, publish_dtype, digest)
+        remove_leftovers()
+        weights = _as_published(trainer, publish_dtype)
+        opened = channel.create(
+            settings.channel,
+            settings.channel_name,
+            Path(settings.channel_folder),
+            weights,
+            same_gpu=settings.is_gpu_shared,
+        )
+        notes += (opened.problem,) if opened.problem else ()
+        publisher = _Publisher(opened.writer, publish_dtype, trainer.policy_version)
+        self._running = _Running(trainer, store, publisher, digest)
+        opened.writer.publish(trainer.policy_version, weights)
         return TrainerReady(
-            handle=writer.handle,
+            handle=opened.writer.handle,
             policy_version=trainer.policy_version,
             steps=trainer.steps,
             device=str(compute.device),
@@ -93,17 +101,15 @@ class TrainerProcess:
             resumed_from=None if found is None else str(found[1]),
             node_state=None if found is None else found[0].node_state,
             notes=notes,
+            channel_reason=opened.reason,
         )
 
     def step(self, request: StepRequest) -> StepReply:
         """Learn from the groups; publish if the policy has moved."""
         running = self._need_running()
-        trainer = running.trainer
-        version_before = trainer.policy_version
-        metrics = trainer.step(request.groups)
-        if trainer.policy_version != version_before:
-            running.writer.publish(trainer.policy_version, _published(trainer, running.publish_dtype))
-        return StepReply(trainer.policy_version, metrics)
+        metrics = running.trainer.step(request.groups)
+        problem = running.publisher.follow(running.trainer)
+        return StepReply(running.publisher.version, metrics, problem)
 
     def save(self, request: SaveRequest) -> SaveReply:
         """Write a checkpoint. Raises CheckpointError; training can go on after it."""
@@ -130,7 +136,7 @@ class TrainerProcess:
     def close(self) -> None:
         """Remove the weight channel."""
         if self._running is not None:
-            self._running.writer.close()
+            self._running.publisher.writer.close()
             self._running = None
 
     def _need_running(self) -> _Running:
@@ -139,14 +145,34 @@ class TrainerProcess:
         return self._running
 
 
+@dataclass
+class _Publisher:
+    """Gives the weights to the generator whenever the policy has moved."""
+
+    writer: channel.Writer
+    dtype: torch.dtype
+    version: int
+    """Published last."""
+
+    def follow(self, trainer: Trainer) -> str:
+        """Publish unless that is done. Returns why it failed; the version before it is served then."""
+        if trainer.policy_version == self.version:
+            return ""
+        try:
+            self.writer.publish(trainer.policy_version, _as_published(trainer, self.dtype))
+        except WeightChannelError as error:
+            return f"policy version {trainer.policy_version} is not published: {error}"
+        self.version = trainer.policy_version
+        return ""
+
+
 @dataclass(frozen=True)
 class _Running:
     """What there is once the trainer is initialised."""
 
     trainer: Trainer
     store: CheckpointStore
-    writer: WeightWriter
-    publish_dtype: torch.dtype
+    publisher: _Publisher
     model_digest: str
 
 
@@ -189,7 +215,7 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
         raise CheckpointError(f"{path} cannot be resumed: {error}") from error
 
 
-def _published(trainer: Trainer, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def _as_published(trainer: Trainer, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The weights as the generator computes with them."""
     return {name: tensor.to(dtype) for name, tensor in trainer.policy.weights().items()}
 

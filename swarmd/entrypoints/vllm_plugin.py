@@ -5,7 +5,7 @@ swarmd's weight channel known there. A vLLM of another version is left as it is.
 from __future__ import annotations
 
 from swarmd.generation.vllm_choice import find_vllm, why_not
-from swarmd.weights.shared_memory import WeightReader
+from swarmd.weights.channel import attach
 
 __all__ = ["register"]
 
@@ -16,4 +16,4 @@ def register() -> None:
         return
     from swarmd.generation import vllm_api
 
-    vllm_api.register(WeightReader.attach)
+    vllm_api.register(attach)

@@ -66,6 +66,8 @@ class TrainLoop:
             finally:
                 state.is_stepping = False
             state.problems.pop(TRAIN, None)
+            if reply.problem:
+                state.problems[TRAIN] = reply.problem
             state.policy_version = reply.policy_version
             state.external_used += batch.external
             state.filled += batch.filled

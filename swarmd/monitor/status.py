@@ -96,6 +96,17 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Optimizer steps left out since the start because a number was not finite."""
 
 
+class WeightsStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The way of new weights from the trainer to the generator."""
+
+    channel: str = ""
+    """shared_memory, file or cuda_ipc; empty before the first publication."""
+    reason: str = ""
+    """Why it is this one."""
+    served_version: int | None = None
+    """Policy version that the generator samples with."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node at one moment."""
 
@@ -121,6 +132,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     buffer: BufferStatus = BufferStatus()
     workers: dict[str, WorkerStatus] = {}
     training: TrainingStatus = TrainingStatus()
+    weights: WeightsStatus = WeightsStatus()
     rounds_per_minute: float = 0.0
     groups_per_minute: float = 0.0
     """Groups trained on, lately."""

@@ -77,7 +77,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     seed: int
     """Of the order in which a batch is cut into minibatches."""
     channel_name: str
-    """Name of the shared-memory weight channel that this trainer creates."""
+    """Name of the weight channel that this trainer creates, where it is shared memory."""
     checkpoint_folder: str
     checkpoint_keep: int
     temperature: float
@@ -89,6 +89,12 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     """Largest part of a GPU's memory that it may occupy."""
     publish_dtype: str = ""
     """Format of the published weights: the generator's. Empty: as `dtype`."""
+    channel: str = "auto"
+    """Kind of weight channel: auto, shared_memory, file or cuda_ipc."""
+    channel_folder: str = "weights"
+    """For the files of a weight channel that has some."""
+    is_gpu_shared: bool = False
+    """Whether the generator computes on the same GPU."""
 
 
 class TrainerReady(msgspec.Struct, frozen=True):
@@ -109,7 +115,9 @@ class TrainerReady(msgspec.Struct, frozen=True):
     node_state: bytes | None
     """What the daemon stored with that checkpoint."""
     notes: tuple[str, ...]
-    """What a person should know: a checkpoint passed over."""
+    """What a person should know: a checkpoint passed over, a weight channel that had to do."""
+    channel_reason: str = ""
+    """Why the weight channel is of the kind that `handle` names."""
 
 
 class StepRequest(msgspec.Struct, frozen=True):
@@ -167,10 +175,13 @@ class StepMetrics(msgspec.Struct, frozen=True):
 
 
 class StepReply(msgspec.Struct, frozen=True):
-    """The step is done. The version has advanced, and its weights are published, if anything was updated."""
+    """The step is done, and its weights are published if anything was updated."""
 
     policy_version: int
+    """The newest version published."""
     metrics: StepMetrics
+    problem: str = ""
+    """Why the newest weights could not be published; the next step tries again. Empty: they are."""
 
 
 class SaveRequest(msgspec.Struct, frozen=True):

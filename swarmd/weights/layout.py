@@ -14,7 +14,7 @@ import torch
 
 from swarmd.errors import WeightChannelError
 
-__all__ = ["ALIGNMENT_BYTES", "DTYPES", "Layout", "TensorPlace", "plan_layout"]
+__all__ = ["ALIGNMENT_BYTES", "DTYPES", "Layout", "TensorPlace", "plan_layout", "unpack"]
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this, so that sums over 8-byte words never cross tensors."""
@@ -109,6 +109,15 @@ def plan_layout(tensors: Mapping[str, torch.Tensor]) -> Layout:
         )
         offset += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return Layout(places=tuple(places), aliases=aliases, slot_bytes=max(offset, ALIGNMENT_BYTES))
+
+
+def unpack(layout: Layout, octets: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors of a slot as views of its bytes, a flat uint8 tensor on any device."""
+    tensors = {}
+    for place in layout.places:
+        flat = octets[place.offset_bytes : place.offset_bytes + place.size_bytes]
+        tensors[place.name] = flat.view(DTYPES[place.dtype]).reshape(place.shape)
+    return tensors | {name: tensors[stored_as] for name, stored_as in layout.aliases.items()}
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -1,160 +1,100 @@
-"""A named piece of POSIX shared memory with one owner.
+"""A named piece of POSIX shared memory.
 
 `multiprocessing.shared_memory` is not used: before Python 3.13 its resource tracker removes a
-segment as soon as any process that opened it exits, readers included. Here only the owner removes
-it. The owner holds a file lock on it, so a segment without a lock is a leftover of a killed
-process, and the next owner of that name replaces it.
+segment as soon as any process that opened it exits, readers included. Here only the owner removes it.
 """
 
 from __future__ import annotations
 
 import _posixshmem  # type: ignore[import-not-found, unused-ignore] # No stub in every mypy release.
-import errno
-import fcntl
 import mmap
 import os
 import re
+import secrets
+import sys
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from swarmd.errors import WeightChannelError
+from swarmd.weights.medium import Medium, Octets, has_room
 
-__all__ = ["CHANNEL_PREFIX", "Segment", "discard_segment", "remove_leftovers", "remove_segment"]
+__all__ = ["SHARED_MEMORY_FOLDER", "Segment", "channel_name", "remove_leftovers"]
 
-CHANNEL_PREFIX = "swarmd-"
-"""A node's weight channel is named by this and the daemon's process id."""
-
-_FOLDER = Path("/dev/shm")
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
 """Where Linux shows shared memory as files; elsewhere leftovers cannot be listed."""
+_PREFIX = "swarmd-"
 
 
-class Segment:
-    """An open segment. `memory` is the mapped bytes; writable only for the owner.
+class Segment(Medium):
+    """An open segment, mapped. Close it after every view into it has been dropped."""
 
-    Close it after every view into `memory` has been dropped.
-    """
+    noun = "shared memory"
 
-    def __init__(self, name: str, file_descriptor: int, memory: mmap.mmap, *, is_owner: bool) -> None:
-        self.name = name
-        self.memory = memory
-        self._file_descriptor = file_descriptor
-        self._is_owner = is_owner
+    def __init__(self, name: str, descriptor: int, size_bytes: int, *, is_owner: bool) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_owner else 0)
+        self.memory = mmap.mmap(descriptor, size_bytes, prot=protection)
+        self._octets = np.frombuffer(self.memory, dtype=np.uint8)
+        super().__init__(name, descriptor, size_bytes, is_owner=is_owner)
 
-    @classmethod
-    def create(cls, name: str, size_bytes: int) -> Segment:
-        """Make a segment of `size_bytes` zero bytes, replacing a leftover of the same name.
+    def write(self, offset: int, octets: Octets) -> None:
+        """Put `octets` at `offset`."""
+        np.copyto(self._octets[offset : offset + len(octets)], octets)
 
-        All of its memory is reserved at once, so that writing into it cannot fail later.
-
-        Raises:
-            WeightChannelError: the name is in use by a living process, or there is too little room.
-        """
-        remove_segment(name)
-        try:
-            descriptor = _posixshmem.shm_open(_path(name), os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
-        except OSError as error:
-            raise WeightChannelError(f"cannot create shared memory {name}: {error.strerror}") from error
-        try:
-            _lock(descriptor)
-            os.ftruncate(descriptor, size_bytes)
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size_bytes)
-            memory = mmap.mmap(descriptor, size_bytes)
-        except OSError as error:
-            _posixshmem.shm_unlink(_path(name))
-            os.close(descriptor)
-            if error.errno in (errno.ENOSPC, errno.ENOMEM):
-                raise WeightChannelError(
-                    f"shared memory is too small: the weights need {size_bytes / 1e6:.0f} MB; free some "
-                    "or enlarge /dev/shm (Docker: --shm-size)"
-                ) from error
-            raise WeightChannelError(f"cannot create shared memory {name}: {error.strerror}") from error
-        return cls(name, descriptor, memory, is_owner=True)
-
-    @classmethod
-    def attach(cls, name: str) -> Segment:
-        """Open an existing segment for reading.
-
-        Raises:
-            WeightChannelError: there is none of this name, or it cannot be opened.
-        """
-        try:
-            descriptor = _posixshmem.shm_open(_path(name), os.O_RDONLY, mode=0)
-        except FileNotFoundError as error:
-            raise WeightChannelError(f"no shared memory named {name}: no trainer has made it") from error
-        except OSError as error:
-            raise WeightChannelError(f"cannot open shared memory {name}: {error.strerror}") from error
-        try:
-            memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        except (OSError, ValueError) as error:  # ValueError: still empty, its owner is creating it.
-            os.close(descriptor)
-            raise WeightChannelError(f"cannot map shared memory {name}: {error}") from error
-        return cls(name, descriptor, memory, is_owner=False)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the name still leads to this segment, not to a newer one or to nothing."""
-        try:
-            descriptor = _posixshmem.shm_open(_path(self.name), os.O_RDONLY, mode=0)
-        except OSError:
-            return False
-        try:
-            return os.path.sameopenfile(descriptor, self._file_descriptor)
-        finally:
-            os.close(descriptor)
+    def read_into(self, offset: int, target: Octets) -> None:
+        """Fill `target` from `offset` on."""
+        np.copyto(target, self._octets[offset : offset + len(target)])
 
     def close(self) -> None:
         """Unmap; the owner also removes the name. Closing twice is allowed."""
-        if self._file_descriptor < 0:
-            return
-        if self._is_owner and self.is_current:
-            _posixshmem.shm_unlink(_path(self.name))
-        os.close(self._file_descriptor)
-        self._file_descriptor = -1
+        super().close()
+        self._octets = np.empty(0, dtype=np.uint8)
         self.memory.close()
 
+    @staticmethod
+    def _open(name: str, flags: int) -> int:
+        return int(_posixshmem.shm_open(_path(name), flags, mode=0o600))
 
-def remove_segment(name: str) -> bool:
-    """Remove a segment that no living process owns. Returns whether there was one.
+    @staticmethod
+    def _unlink(name: str) -> None:
+        _posixshmem.shm_unlink(_path(name))
 
-    Raises:
-        WeightChannelError: a living process owns it, or it belongs to another user.
+    @staticmethod
+    def _free_bytes(name: str) -> int | None:
+        if sys.platform != "linux":
+            return None
+        try:
+            found = os.statvfs(SHARED_MEMORY_FOLDER)
+        except OSError:
+            return None  # Creating it will say what is wrong.
+        return found.f_bavail * found.f_frsize
+
+    @classmethod
+    def _no_room(cls, name: str, size_bytes: int, free: int | None) -> str:
+        return (
+            f"shared memory is too small: {has_room(size_bytes, free)}; enlarge /dev/shm (Docker: --shm-size)"
+        )
+
+
+def channel_name() -> str:
+    """A name for the weight channel of the node whose daemon is this process. Containers that share
+    /dev/shm count process ids each for itself: so the id alone would not do.
     """
-    try:
-        descriptor = _posixshmem.shm_open(_path(name), os.O_RDWR, mode=0)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise WeightChannelError(f"cannot open shared memory {name}: {error.strerror}") from error
-    try:
-        _lock(descriptor)
-        _posixshmem.shm_unlink(_path(name))
-    except BlockingIOError as error:
-        raise WeightChannelError(f"shared memory {name} is in use by another trainer") from error
-    except FileNotFoundError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    return f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def discard_segment(name: str) -> None:
-    """Remove a name, also one in use: who has it open keeps the memory until he ends. For an end in haste."""
-    with suppress(OSError):
-        _posixshmem.shm_unlink(_path(name))
-
-
-def remove_leftovers(prefix: str) -> int:
-    """Remove all segments named `prefix` and the id of a process that is gone. Returns how many.
+def remove_leftovers() -> int:
+    """Remove all segments named by `channel_name` in a process that is gone. Returns how many.
 
     A process that was killed cannot do it itself. What another user or a living process owns stays.
     """
     removed = 0
-    for path in _FOLDER.glob(f"{prefix}*") if _FOLDER.is_dir() else ():
-        match = re.fullmatch(rf"{re.escape(prefix)}(\d+)", path.name)
+    for path in SHARED_MEMORY_FOLDER.glob(f"{_PREFIX}*") if SHARED_MEMORY_FOLDER.is_dir() else ():
+        match = re.fullmatch(rf"{re.escape(_PREFIX)}(\d+)(-[0-9a-f]+)?", path.name)
         if match is not None and not _is_alive(int(match[1])):
             with suppress(WeightChannelError):
-                removed += remove_segment(path.name)
+                removed += Segment.remove(path.name)
     return removed
 
 
@@ -172,12 +112,3 @@ def _path(name: str) -> str:
     if not name or "/" in name or "\0" in name or name.startswith("."):
         raise WeightChannelError(f"{name!r} is not a name for shared memory")
     return f"/{name}"
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # Some systems cannot lock shared memory; there the node's home lock is what protects it.
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL):
-            raise

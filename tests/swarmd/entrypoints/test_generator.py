@@ -14,7 +14,7 @@ from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE, SAMPLE, GeneratorSettings, SampleRequest
 from swarmd.types import Prompt, WeightHandle
-from swarmd.weights.segment import remove_segment
+from swarmd.weights.segment import Segment
 from swarmd.weights.shared_memory import KIND, WeightWriter
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
@@ -29,7 +29,7 @@ PROMPTS = tuple(Prompt(style="plain", text=f"<question>{n} + 1<answer>") for n i
 def channel_name():
     name = f"swarmd-test-{uuid.uuid4().hex[:8]}"
     yield name
-    remove_segment(name)
+    Segment.remove(name)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from swarmd.generation import transformers as engine_module
 from swarmd.generation.messages import LoadWeightsRequest, SampleRequest
 from swarmd.models.tokenization import encode_prompt, fingerprint
 from swarmd.types import FinishReason, Prompt
-from swarmd.weights.segment import remove_segment
+from swarmd.weights.segment import Segment
 from swarmd.weights.shared_memory import WeightWriter
 
 PROMPTS = tuple(
@@ -50,7 +50,7 @@ def assert_logprobs_are_those_of(model, tokenizer, reply, temperature=1.0):
 def channel_name():
     name = f"swarmd-test-{uuid.uuid4().hex[:8]}"
     yield name
-    remove_segment(name)
+    Segment.remove(name)
 
 
 def test_reply_has_one_whole_group_per_prompt_in_their_order(make_engine, make_model, tokenizer):

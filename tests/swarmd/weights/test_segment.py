@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from swarmd.errors import WeightChannelError
-from swarmd.weights.segment import Segment, discard_segment, remove_leftovers, remove_segment
+from swarmd.weights.segment import Segment, channel_name, remove_leftovers
 
 HOLD = """
 import sys, time
@@ -31,7 +31,7 @@ assert segment.memory[:5] == b"hello"
 def name():
     name = f"swarmd-test-{uuid.uuid4().hex[:8]}"
     yield name
-    remove_segment(name)
+    Segment.remove(name)
 
 
 def hold_in_another_process(name: str) -> subprocess.Popen[str]:
@@ -114,7 +114,7 @@ def test_segment_of_a_living_owner_is_not_taken(name):
         with pytest.raises(WeightChannelError, match="in use"):
             Segment.create(name, 4096)
         with pytest.raises(WeightChannelError, match="in use"):
-            remove_segment(name)
+            Segment.remove(name)
         Segment.attach(name).close()
     finally:
         process.kill()
@@ -134,7 +134,7 @@ def test_too_little_shared_memory_is_one_line_that_says_how_much_is_needed(name)
     with pytest.raises(WeightChannelError, match=r"too small.*MB.*--shm-size") as caught:
         Segment.create(name, 1 << 50)
     assert "\n" not in str(caught.value)
-    assert not remove_segment(name)
+    assert not Segment.remove(name)
 
 
 @pytest.mark.parametrize("bad", ["", "a/b", "..", "a\0b"])
@@ -147,24 +147,31 @@ def test_removing_says_whether_there_was_one(name):
     process = hold_in_another_process(name)
     process.kill()
     process.wait()
-    assert remove_segment(name)
-    assert not remove_segment(name)
+    assert Segment.remove(name)
+    assert not Segment.remove(name)
 
 
-def test_only_what_dead_processes_left_is_removed(name):
+def test_only_what_dead_processes_left_is_removed():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    prefix = f"{name}-"
-    dead, living, other = f"{prefix}{child.pid}", f"{prefix}{os.getpid()}", f"{prefix}notes"
-    for each in (dead, living, other):
+    mine = channel_name()
+    assert mine != channel_name()
+    dead = [f"swarmd-{child.pid}", f"swarmd-{child.pid}-0123abcd"]
+    kept = [mine, f"swarmd-notes-{uuid.uuid4().hex[:8]}", f"swarmd-{child.pid}-{uuid.uuid4().hex[:8]}-x"]
+    # Of a node whose process ids are counted elsewhere, in a container that shares /dev/shm.
+    owner = hold_in_another_process(f"swarmd-{child.pid}-cafe")
+    for each in (*dead, *kept):
         with open(f"/dev/shm/{each}", "wb") as file:
             file.write(b"weights")
     try:
-        assert remove_leftovers(prefix) == 1
-        assert not os.path.exists(f"/dev/shm/{dead}")
-        assert os.path.exists(f"/dev/shm/{living}")
-        assert os.path.exists(f"/dev/shm/{other}")
+        assert remove_leftovers() >= 2
+        assert not any(os.path.exists(f"/dev/shm/{each}") for each in dead)
+        assert all(os.path.exists(f"/dev/shm/{each}") for each in kept)
+        assert os.path.exists(f"/dev/shm/swarmd-{child.pid}-cafe")
     finally:
-        for each in (dead, living, other):
-            discard_segment(each)
-    assert not os.path.exists(f"/dev/shm/{living}")
+        owner.kill()
+        owner.wait()
+        for each in (*dead, *kept):
+            Segment.discard(each)
+    assert remove_leftovers() == 1
+    assert not os.path.exists(f"/dev/shm/{mine}")
