@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ class Plan:
     """Probability that a message does not reach one peer."""
 
 
+Guest = Callable[[InMemoryNetwork, Manifest], Coroutine[Any, Any, None]]
+"""Something else on the network, such as an attacker: runs until the nodes have done their rounds."""
+
+
 @dataclass(frozen=True)
 class SimulatedRound:
     """One round of one node."""
@@ -78,9 +82,13 @@ class SimulatedNode:
     rounds: tuple[SimulatedRound, ...]
     accepted: dict[str, int]
     """Groups accepted, by the peer id of their author."""
+    rejected: dict[str, dict[str, int]]
+    """What was not accepted, by peer id and reason."""
+    screened: dict[str, dict[str, int]]
+    """Accepted groups that a screen held up, by peer id and screen."""
 
 
-async def simulate(plan: Plan) -> tuple[SimulatedNode, ...]:
+async def simulate(plan: Plan, guests: Sequence[Guest] = ()) -> tuple[SimulatedNode, ...]:
     """Run all nodes until each has done its rounds.
 
     Raises ConfigError for a model or manifest that does not exist, WorkerError when the verifier ends.
@@ -96,6 +104,7 @@ async def simulate(plan: Plan) -> tuple[SimulatedNode, ...]:
             await stack.enter_async_context(node.transport)
         async with asyncio.TaskGroup() as group:
             companions = [group.create_task(work) for node in nodes for work in node.companions()]
+            companions += [group.create_task(guest(network, manifest)) for guest in guests]
             await asyncio.gather(*(node.train.run(node.state) for node in nodes))
             for task in companions:
                 task.cancel()
@@ -178,8 +187,14 @@ class _Node:
 
     def result(self) -> SimulatedNode:
         """What became of the node."""
-        accepted = {view.peer_id: view.accepted for view in self.peers.views(())}
-        return SimulatedNode(self.identity.peer_id, tuple(self.rounds), accepted)
+        views = self.peers.views(())
+        return SimulatedNode(
+            self.identity.peer_id,
+            tuple(self.rounds),
+            accepted={view.peer_id: view.accepted for view in views},
+            rejected={view.peer_id: view.rejected for view in views},
+            screened={view.peer_id: view.screened for view in views},
+        )
 
     def _rollout(self) -> RolloutLoop:
         config = self.plan.config

@@ -24,6 +24,8 @@ class NodeProcess:
     home: Path
     arguments: list[str] = field(default_factory=list)
     model: str = "tiny"
+    program: tuple[str, ...] = ("-m", "swarmd")
+    """What Python runs to start it."""
 
     def start(self) -> "NodeProcess":
         """Start it; returns at once."""
@@ -31,7 +33,7 @@ class NodeProcess:
         with self.output.open("ab") as file:
             self.process = subprocess.Popen(
                 [
-                    *self.command("start"),
+                    *(sys.executable, *self.program, "start", "--home", str(self.home)),
                     *("--model", self.model, "--engine", "transformers", "--set", "model.threads=1"),
                     *self.arguments,
                 ],

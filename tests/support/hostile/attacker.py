@@ -174,8 +174,8 @@ class Attacks:
         mallory = self._who[who]
         protocol = mallory.transport._living().records._node.protocol
         key = DHTID.generate(source=node_records_key(MANIFEST.swarm_id))
-        stored = 0
-        for _ in range(count):
+
+        async def store() -> int:
             made_up = Forger(Identity.generate(), MANIFEST)
             value = made_up.record(tuple(addresses), name="n" * 100)
             answers = await protocol.call_store(
@@ -185,7 +185,12 @@ class Attacks:
                 get_dht_time() + 600.0,
                 subkeys=[encode(made_up.identity.peer_id)],
             )
-            stored += sum(map(bool, answers or ()))
+            return sum(map(bool, answers or ()))
+
+        stored = 0
+        while count > 0:
+            stored += sum(await asyncio.gather(*(store() for _ in range(min(count, 50)))))
+            count -= 50
         return stored
 
     async def serve_catch_up(self, who: str, how: str) -> Any:
