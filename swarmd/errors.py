@@ -26,6 +26,10 @@ class ModelError(SwarmdError):
     """The files of a model are damaged, or of a kind that cannot be loaded here."""
 
 
+class HubError(SwarmdError):
+    """The model hub cannot be reached or refuses, or what came from it cannot be used."""
+
+
 class MemoryShortError(SwarmdError):
     """The machine has less memory free than a model is estimated to need."""
 

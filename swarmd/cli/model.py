@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.failures import say
+from swarmd.cli.progress import DownloadProgress, StepProgress
 from swarmd.errors import ConfigError
 from swarmd.models.catalogue import CATALOGUE, KnownModel
+from swarmd.models.folder_check import check_folder
 from swarmd.models.resolve import cached_folder, resolve
 
 if TYPE_CHECKING:
@@ -54,8 +57,21 @@ def list_models(
 
 @app.command("fetch")
 def fetch(name: Annotated[str, typer.Argument(help="A known name or a hub id.")]) -> None:
-    """Download a model, unless it is on this machine, and print its folder."""
-    typer.echo(resolve(name).path)
+    """Download a model, check every file of it, and print its folder.
+
+    What is on this machine is checked against its hashes, and only what is missing or damaged is fetched.
+    """
+    known = CATALOGUE.get(name)
+    hub_id = name if known is None else known.hub_id
+    if hub_id is not None and not Path(name).is_dir() and (folder := cached_folder(hub_id)) is not None:
+        from swarmd.models.hub import drop_damaged
+
+        for file in drop_damaged(folder):
+            say(f"{file} on this machine is damaged: it is fetched anew")
+    with DownloadProgress() as progress:
+        found = resolve(name, progress.show)
+    check_folder(found.path)
+    typer.echo(found.path)
 
 
 @app.command("warm-start")
@@ -78,7 +94,6 @@ def make(
     except OSError as error:
         raise ConfigError(f"--out {folder} cannot be made: {error.strerror}") from error
     # Imported here: torch takes seconds, which a wrong flag need not wait for.
-    from swarmd.cli.progress import StepProgress
     from swarmd.models.folder import save_model_folder
     from swarmd.models.levels import LEVELS, warm_start
 

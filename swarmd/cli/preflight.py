@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 from swarmd.cli.planning import plan_for
+from swarmd.cli.progress import DownloadProgress
 from swarmd.config import Config
 from swarmd.errors import ConfigError, HomeInUseError
 from swarmd.generation.vllm_choice import find_vllm, why_not
@@ -36,7 +37,8 @@ def check_before_start(config: Config, home: Home) -> Placement:
         raise HomeInUseError(home.in_use_message(running))
     if config.generation.engine == "vllm" and (fault := why_not(find_vllm())) is not None:
         raise ConfigError(f"generation.engine is vllm, but {fault}: use auto or transformers")
-    model = resolve(config.model.name)
+    with DownloadProgress() as progress:
+        model = resolve(config.model.name, progress.show)
     check_folder(model.path)
     manifest = manifest or Manifest.load(model.manifest_hint)
     _check_against_manifest(config, manifest)

@@ -106,20 +106,7 @@ def test_a_download_that_was_cut_short_does_not_count_as_on_disk(hub_cache: Path
 
 def test_without_leave_to_download_a_missing_model_says_how_to_fetch_it(hub_cache: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=f"swarmd model fetch {HUB_ID}"):
-        resolve(HUB_ID, download=False)
-
-
-def test_an_unreachable_hub_is_one_line(tmp_path: Path) -> None:
-    done = run_python(
-        "from swarmd.models.resolve import *\n"
-        "from swarmd.errors import ModelNotFoundError\n"
-        "try: resolve('qwen3-0.6b')\n"
-        "except ModelNotFoundError as error: print(error)\n",
-        {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},
-    )
-    lines = done.stdout.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert "Qwen/Qwen3-0.6B is not on this machine and the hub cannot be reached" in lines[0]
+        resolve(HUB_ID)
 
 
 def test_resolving_a_bundled_model_imports_nothing_heavy() -> None:
