@@ -169,6 +169,12 @@ class GenerationSection(Section):
     """A vLLM that makes no step for this long is given up, and the generator restarted."""
     timeout_seconds: PositiveSeconds = 600.0
     """Deadline of one sampling call; a generator that passes it is restarted."""
+    canary_every_versions: NonNegative = 20
+    """Policy versions between two comparisons of generator and trainer on a fixed text; also after
+    each start of either. A generator that is off gets the weights again, or is restarted. 0: never."""
+    canary_tolerance: Annotated[float, Field(ge=0)] = 0.0
+    """Nats by which they may differ. 0: 0.001 in float32 (largest difference), 0.05 in 16-bit formats
+    (mean over the text)."""
 
 
 class ReplaySection(Section):

@@ -24,6 +24,7 @@ from swarmd.config_renewal import Renewed
 from swarmd.console import NodeConsole, has_screen
 from swarmd.errors import ConfigError, SwarmdError, WorkerError
 from swarmd.identity import Identity
+from swarmd.loops.canary import Canary
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.loops.train import Round
 from swarmd.models.placement import Placement
@@ -116,7 +117,8 @@ class Node:
         self._manifest = manifest
         self._identity = identity
         self._model = model
-        self._state = LoopState()
+        generation = config.generation
+        self._state = LoopState(canary=Canary(generation.canary_every_versions, generation.canary_tolerance))
         self._stop = asyncio.Event()
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None

@@ -4,6 +4,7 @@ and nowhere else.
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from swarmd.monitor.rates import RateMeter, Totals
 from swarmd.monitor.status import (
     BootstrapStatus,
     BufferStatus,
+    CanaryStatus,
     NodeState,
     NodeStatus,
     PeerStatus,
@@ -166,6 +168,7 @@ class Observer:
             },
             training=self._training(),
             weights=self._weights(),
+            canary=self._canary(),
             rounds_per_minute=rates.rounds_per_minute,
             groups_per_minute=rates.groups_per_minute,
             tokens_per_second=rates.tokens_per_second,
@@ -267,6 +270,20 @@ class Observer:
             channel=ready.handle.kind,
             reason=ready.channel_reason,
             served_version=self.loops.served_version,
+        )
+
+    def _canary(self) -> CanaryStatus:
+        canary = self.loops.canary
+        check = canary.last
+        if not canary.every_versions or check is None:
+            return CanaryStatus(state="waiting" if canary.every_versions else "off")
+        return CanaryStatus(
+            state="good" if check.is_good else "bad",
+            version=check.version,
+            difference=check.difference if math.isfinite(check.difference) else None,
+            tolerance=check.tolerance,
+            checked_at=check.checked_at,
+            failures=canary.total_failures,
         )
 
     def _rejected(self, dropped: dict[str, int]) -> dict[str, int]:

@@ -93,6 +93,12 @@ class Processes:
         assert self.trainer_ready is not None
         return self.trainer_ready
 
+    def restart(self, name: str, reason: str) -> None:
+        """End the worker of this name for a reason; its supervisor starts it again."""
+        for worker in self.workers:
+            if worker.name == name:
+                worker.kill(reason)
+
     def end_in_haste(self) -> None:
         """Kill every worker and remove the weight channel, without waiting for anything."""
         for worker in self.workers:
@@ -148,6 +154,7 @@ class Processes:
         )
         log.info("weights go by %s: %s", ready.handle.kind, ready.channel_reason)
         self.trainer_ready = ready
+        self._state.canary.note_trainer_start(ready.policy_version, ready.canary_logprobs_T, ready.dtype)
         self._state.policy_version = ready.policy_version
         self._state.weight_handle = ready.handle
         # A new trainer has a new channel: the generator must look there, whatever version it had.
@@ -157,6 +164,7 @@ class Processes:
     async def _start_generator(self, worker: Worker) -> None:
         config, place = self._config, self._placement.generator
         self._state.served_version = None
+        self._state.canary.note_generator_start()
         self.generator_ready = await worker.call(
             INITIALISE_GENERATOR,
             GeneratorSettings(

@@ -12,7 +12,8 @@ from swarmd.loops.evaluate import EvaluateLoop
 from swarmd.loops.receive import ReceiveLoop
 from swarmd.loops.rollout import RolloutLoop, Sampling
 from swarmd.loops.state import LoopState
-from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.loops.train import Round, TrainLoop
+from swarmd.loops.weights import WeightsLoop
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
@@ -74,7 +75,9 @@ class Rooms:
         screens = text_screens(self.config)
         loops = [
             self._rollout_loop(tokenizer_fingerprint, screens).run(state),
-            WeightsLoop(self.processes.generator).run(state),
+            WeightsLoop(
+                self.processes.generator, self.processes.restart, self.config.workers.max_fast_failures
+            ).run(state),
         ]
         if self.config.schedule.eval_every_rounds:
             loops.append(self._evaluate_loop().run(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from swarmd.cli.options import HomeOption, JsonOption, chosen_home
 from swarmd.errors import SwarmdError
 from swarmd.models.fit import gigabytes
 from swarmd.monitor.control import current_or_last_known
-from swarmd.monitor.status import NodeStatus, TrainingStatus
+from swarmd.monitor.status import CanaryStatus, NodeStatus, TrainingStatus
 from swarmd.paths import Home
 
 __all__ = ["describe", "status"]
@@ -71,6 +72,7 @@ def describe(status: NodeStatus) -> str:
         ("reward", _rewards(status)),
         ("buffer", f"{status.buffer.local} own, {status.buffer.external} external groups"),
         ("off-policy", _off_policy(status.training)),
+        ("canary", _canary(status.canary)),
         ("external share", f"{status.external_share:.0%} of the groups trained on"),
         ("peers", "isolated" if status.is_isolated else str(status.peers)),
         ("up", span(status.uptime_seconds)),
@@ -125,3 +127,14 @@ def _off_policy(training: TrainingStatus) -> str:
     if lags:
         parts.append(f"own groups {', '.join(lags)}")
     return ", ".join(parts) or "nothing trained on yet"
+
+
+def _canary(canary: CanaryStatus) -> str:
+    """Whether generator and trainer hold the same policy."""
+    if canary.checked_at is None:
+        return "off" if canary.state == "off" else "not compared yet"
+    off = "not finite" if canary.difference is None else f"{canary.difference:.2g} nats off"
+    ago = span(max(0.0, time.time() - canary.checked_at))
+    failed = f", failed {canary.failures} times" if canary.failures else ""
+    where = f"(tolerance {canary.tolerance:g}) at version {canary.version}"
+    return f"{canary.state}, {off} {where}, {ago} ago{failed}"

@@ -6,9 +6,12 @@ from swarmd.errors import GenerationError
 from swarmd.generation.engines import open_engine
 from swarmd.generation.generator import Engine
 from swarmd.generation.messages import (
+    CANARY,
     INITIALISE,
     LOAD_WEIGHTS,
     SAMPLE,
+    CanaryReply,
+    CanaryRequest,
     GeneratorReady,
     GeneratorSettings,
     LoadWeightsReply,
@@ -39,6 +42,9 @@ class _Generator:
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
         return self._loaded().load_weights(request)
 
+    def canary(self, request: CanaryRequest) -> CanaryReply:
+        return self._loaded().canary()
+
     def close(self) -> None:
         """Let go of the engine and its processes."""
         if self._engine is not None:
@@ -59,6 +65,7 @@ def main() -> None:
             handle(INITIALISE, generator.initialise),
             handle(SAMPLE, generator.sample),
             handle(LOAD_WEIGHTS, generator.load_weights),
+            handle(CANARY, generator.canary),
         ],
     )
     generator.close()

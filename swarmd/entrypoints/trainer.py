@@ -14,6 +14,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from swarmd.errors import CheckpointError, TrainingError, WeightChannelError
+from swarmd.models.canary import canary_tokens
 from swarmd.models.device import Compute, choose_compute, choose_threads, limit_memory
 from swarmd.models.tokenization import fingerprint, load_tokenizer
 from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
@@ -88,7 +89,8 @@ class TrainerProcess:
         )
         notes += (opened.problem,) if opened.problem else ()
         publisher = _Publisher(opened.writer, publish_dtype, trainer.policy_version)
-        self._running = _Running(trainer, store, publisher, digest)
+        running = _Running(trainer, store, publisher, digest, canary_tokens(tokenizer))
+        self._running = running
         opened.writer.publish(trainer.policy_version, weights)
         return TrainerReady(
             handle=opened.writer.handle,
@@ -100,6 +102,7 @@ class TrainerProcess:
             parameters=sum(parameter.numel() for parameter in trainer.policy.parameters.values()),
             resumed_from=None if found is None else str(found[1]),
             node_state=None if found is None else found[0].node_state,
+            canary_logprobs_T=running.canary_logprobs(),
             notes=notes,
             channel_reason=opened.reason,
         )
@@ -109,7 +112,9 @@ class TrainerProcess:
         running = self._need_running()
         metrics = running.trainer.step(request.groups)
         problem = running.publisher.follow(running.trainer)
-        return StepReply(running.publisher.version, metrics, problem)
+        return StepReply(
+            running.publisher.version, metrics, problem, running.canary_logprobs() if request.canary else None
+        )
 
     def save(self, request: SaveRequest) -> SaveReply:
         """Write a checkpoint. Raises CheckpointError; training can go on after it."""
@@ -174,6 +179,16 @@ class _Running:
     store: CheckpointStore
     publisher: _Publisher
     model_digest: str
+    canary_token_ids: tuple[int, ...]
+
+    def canary_logprobs(self) -> tuple[float, ...] | None:
+        """What the published policy finds of the canary's text: nats, of each token but the first.
+
+        None while the newest weights could not be published: those before it are gone.
+        """
+        if self.publisher.version != self.trainer.policy_version:
+            return None
+        return tuple(self.trainer.policy.text_logprobs(self.canary_token_ids).tolist())
 
 
 def main() -> None:

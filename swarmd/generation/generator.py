@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from swarmd.errors import WorkerError
 from swarmd.generation.messages import (
+    CANARY,
     LOAD_WEIGHTS,
     SAMPLE,
+    CanaryReply,
+    CanaryRequest,
     GeneratorReady,
     LoadWeightsReply,
     LoadWeightsRequest,
@@ -43,6 +46,9 @@ class Engine(Protocol):
 
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
         """Replace all weights by the newest of the channel, or none of them when they do not fit."""
+
+    def canary(self) -> CanaryReply:
+        """Log-probabilities of the canary's text under the weights loaded last."""
 
     def close(self) -> None:
         """Let go of processes and channels. Nothing else may be called afterwards."""
@@ -106,12 +112,21 @@ class Generator:
             )
         return reply
 
-    async def load_weights(self, handle: WeightHandle, version: int) -> int:
-        """Have it load `version` or a newer one; returns the version it has then.
+    async def load_weights(self, handle: WeightHandle, version: int, *, again: bool = False) -> int:
+        """Have it load `version` or a newer one; returns the version it has then. `again`: also when
+        it has that one already.
 
         Raises:
             WorkerError: the process failed, or the channel could not be read.
         """
-        request = LoadWeightsRequest(handle=handle, version=version)
+        request = LoadWeightsRequest(handle=handle, version=version, again=again)
         reply = await self._call(LOAD_WEIGHTS, request, self._timeout_seconds)
         return reply.version
+
+    async def canary(self) -> CanaryReply:
+        """What it finds of the canary's text, and under which version.
+
+        Raises:
+            WorkerError: the process failed.
+        """
+        return await self._call(CANARY, CanaryRequest(), self._timeout_seconds)

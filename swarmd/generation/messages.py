@@ -8,9 +8,12 @@ from swarmd.types import Prompt, SampledGroup, WeightHandle
 from swarmd.workers.framing import Method
 
 __all__ = [
+    "CANARY",
     "INITIALISE",
     "LOAD_WEIGHTS",
     "SAMPLE",
+    "CanaryReply",
+    "CanaryRequest",
     "GeneratorReady",
     "GeneratorSettings",
     "LoadWeightsReply",
@@ -83,6 +86,8 @@ class LoadWeightsRequest(msgspec.Struct, frozen=True):
     handle: WeightHandle
     version: int
     """At least this version is expected there."""
+    again: bool = False
+    """Load also what is loaded already."""
 
 
 class LoadWeightsReply(msgspec.Struct, frozen=True):
@@ -92,6 +97,22 @@ class LoadWeightsReply(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class CanaryRequest(msgspec.Struct, frozen=True):
+    """Compute the log-probabilities of the canary's text with the weights that are served."""
+
+
+class CanaryReply(msgspec.Struct, frozen=True):
+    """What was found."""
+
+    version: int
+    """Policy version of the weights."""
+    logprobs_T: tuple[float, ...]
+    """Nats at temperature 1, of each token of the text but the first."""
+    dtype: str
+    """float32, bfloat16 or float16: what the engine computes in."""
+
+
 INITIALISE = Method("initialise", GeneratorSettings, GeneratorReady)
 SAMPLE = Method("sample", SampleRequest, SampleReply)
 LOAD_WEIGHTS = Method("load_weights", LoadWeightsRequest, LoadWeightsReply)
+CANARY = Method("canary", CanaryRequest, CanaryReply)

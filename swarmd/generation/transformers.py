@@ -17,6 +17,7 @@ from swarmd.generation.batching import Part, plan_batches
 from swarmd.generation.decoding import DecodedRow, PromptRows, check_decoding, decode_batch
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.messages import (
+    CanaryReply,
     GeneratorReady,
     GeneratorSettings,
     LoadWeightsReply,
@@ -27,6 +28,7 @@ from swarmd.generation.messages import (
 from swarmd.generation.model import end_token_ids, load_model, memory_cost, replace_weights
 from swarmd.generation.prompts import encode_prompts
 from swarmd.generation.sampling import uniform_stream
+from swarmd.models.canary import canary_tokens
 from swarmd.models.device import choose_compute, choose_threads, limit_memory
 from swarmd.models.tokenization import (
     Tokenizer,
@@ -147,6 +149,14 @@ class TransformersEngine:
         replace_weights(self._model, tensors)
         self.policy_version = version
         return LoadWeightsReply(version=version, seconds=time.monotonic() - started)
+
+    @torch.inference_mode()
+    def canary(self) -> CanaryReply:
+        """Log-probabilities of the canary's text under the weights loaded last."""
+        ids_1S = torch.tensor([canary_tokens(self._tokenizer)], device=self._model.device)
+        logprobs_SV = torch.log_softmax(self._model(input_ids=ids_1S).logits[0, :-1].float(), dim=-1)
+        logprobs_S = logprobs_SV.gather(-1, ids_1S[0, 1:].unsqueeze(-1)).squeeze(-1)
+        return CanaryReply(self.policy_version, tuple(logprobs_S.tolist()), self.ready.dtype)
 
     def close(self) -> None:
         """Let go of the weight channel."""

@@ -23,6 +23,7 @@ import numpy as np
 from swarmd.errors import ConfigError, GenerationError, SwarmdError
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.messages import (
+    CanaryReply,
     GeneratorReady,
     GeneratorSettings,
     LoadWeightsReply,
@@ -33,6 +34,7 @@ from swarmd.generation.messages import (
 from swarmd.generation.prompts import encode_prompts
 from swarmd.generation.vllm_choice import environment, find_vllm, why_not, why_not_on
 from swarmd.generation.vllm_options import Prompt, Sampled, end_token_ids, plan_server, skeleton
+from swarmd.models.canary import canary_tokens
 from swarmd.models.device import Compute, choose_compute, choose_threads
 from swarmd.models.tokenization import (
     decode_completion,
@@ -126,7 +128,8 @@ class VllmEngine:
         )
 
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
-        """Load the newest weights of the channel, unless they are loaded already; all of them or none.
+        """Load the newest weights of the channel, all of them or none. Those that are loaded already are
+        only loaded `again` when that is asked.
 
         Raises:
             WeightChannelError: the channel cannot be opened.
@@ -134,9 +137,24 @@ class VllmEngine:
         """
         started = time.monotonic()
         weights = self._attach(request.handle)
-        if self._loaded is None or weights.latest() != self._loaded:
+        if request.again or self._loaded is None or weights.latest() != self._loaded:
             self._loop.run_until_complete(self._load(request.handle))
         return LoadWeightsReply(version=self.policy_version, seconds=time.monotonic() - started)
+
+    def canary(self) -> CanaryReply:
+        """Log-probabilities of the canary's text under the weights loaded last.
+
+        Raises:
+            RuntimeError: vLLM has ended or hangs; this process is of no more use.
+        """
+        limit = self._settings.stall_seconds
+        try:
+            found_T = self._loop.run_until_complete(
+                asyncio.wait_for(self._server.text_logprobs(canary_tokens(self._tokenizer)), limit)
+            )
+        except TimeoutError:
+            raise RuntimeError(f"vLLM made no step for {limit:g} s (generation.stall_seconds)") from None
+        return CanaryReply(self.policy_version, found_T, self.ready.dtype)
 
     def close(self) -> None:
         """End vLLM's processes and let go of the channel."""

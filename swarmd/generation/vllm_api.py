@@ -133,7 +133,9 @@ class VllmServer:
         count = group_size if temperature else 1
         try:
             try:
-                queues += [await self._add(prompt, count, temperature, end_token_ids) for prompt in prompts]
+                queues += [
+                    await self._add_prompt(prompt, count, temperature, end_token_ids) for prompt in prompts
+                ]
             finally:
                 await core.resume_scheduler_async()
             finals = [queue.get_nowait() or await queue.get() for queue in queues]
@@ -145,6 +147,31 @@ class VllmServer:
             for queue in queues:
                 queue.close()
         return [tuple(map(_sampled, final.outputs)) * (group_size // count) for final in finals]
+
+    async def text_logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probability (nats) at temperature 1 of each token of a text but the first.
+
+        Of a text that is shorter than a block, the prefix cache keeps nothing.
+        """
+        parameters = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        queue = await self._add(token_ids, parameters)
+        try:
+            final = queue.get_nowait() or await queue.get()
+        finally:
+            queue.close()
+        found = final.prompt_logprobs
+        # The first position is empty.
+        starts = [
+            start for start, end in zip(found.start_indices, found.end_indices, strict=True) if start < end
+        ]
+        return tuple(found.logprobs[start] for start in starts)
 
     async def load_weights(self, handle: WeightHandle) -> tuple[int, int]:
         """Load the newest weights of the channel; completions in flight go on with them.
@@ -174,7 +201,7 @@ class VllmServer:
             await engine.reset_prefix_cache()
         return int(version), int(checksum)
 
-    async def _add(
+    async def _add_prompt(
         self, prompt: Prompt, group_size: int, temperature: float, end_token_ids: Sequence[int]
     ) -> Any:
         parameters = SamplingParams(
@@ -187,9 +214,12 @@ class VllmServer:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+        return await self._add(prompt.token_ids_T, parameters)
+
+    async def _add(self, token_ids: Sequence[int], parameters: SamplingParams) -> Any:
         self._requests += 1
         # Of its own salt: a group shares its prompt's cache, and no version ever meets another's.
-        tokens = tokens_input(list(prompt.token_ids_T), cache_salt=str(self._requests))
+        tokens = tokens_input(list(token_ids), cache_salt=str(self._requests))
         return await self._engine.add_request(f"swarmd-{self._requests}", tokens, parameters)
 
     async def answers(self) -> None:

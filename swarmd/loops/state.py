@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmd.errors import CheckpointError
+from swarmd.loops.canary import Canary
 from swarmd.replay.buffer import SavedGroup
 from swarmd.types import RolloutGroup, WeightHandle
 
@@ -88,6 +89,7 @@ class LoopState:
     served_version: int | None = None
     """Version the generator samples with; None until it has been given the trainer's weights."""
     weight_handle: WeightHandle | None = None
+    canary: Canary = field(default_factory=Canary)
     is_stepping: bool = False
     """Whether the trainer is at a step now, which may end in a new version."""
     in_flight: list[int] = field(default_factory=list)

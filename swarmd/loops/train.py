@@ -1,6 +1,5 @@
 """The train loop: sampler.draw, trainer.step, and a new policy version. One turn is a round: the
-node's own, of no meaning to any other node. Beside it runs the last arrow of the ring, which hands
-each new version to the generator.
+node's own, of no meaning to any other node. The last arrow of the ring, to the generator, is in `weights`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
-from swarmd.generation.generator import Generator
 from swarmd.loops.state import LoopState
 from swarmd.replay.sampler import Batch, Sampler
 from swarmd.replay.screens import Screen
@@ -18,7 +16,6 @@ from swarmd.training.client import TrainerClient
 from swarmd.training.messages import StepMetrics
 
 TRAIN = "train"
-WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,9 @@ class TrainLoop:
             state.notify()
             stepped = time.monotonic()
             try:
-                reply = await self.trainer.step(batch.groups)
+                reply = await self.trainer.step(
+                    batch.groups, canary=state.canary.is_due(state.policy_version + 1)
+                )
             except WorkerError as error:
                 await state.note_failure(TRAIN, error)
                 continue
@@ -69,6 +68,7 @@ class TrainLoop:
             if reply.problem:
                 state.problems[TRAIN] = reply.problem
             state.policy_version = reply.policy_version
+            state.canary.note_reading(reply.policy_version, reply.canary_logprobs_T)
             state.external_used += batch.external
             state.filled += batch.filled
             state.trained_groups += len(batch.groups)
@@ -91,28 +91,3 @@ class TrainLoop:
     def _waits_for(self, state: LoopState) -> str:
         missing = self._missing(state)
         return f"{missing} more rollout group{'s' if missing != 1 else ''}"
-
-
-@dataclass(frozen=True)
-class WeightsLoop:
-    """Gives the generator the newest weights. Versions may be passed over; none is waited for."""
-
-    generator: Generator
-
-    async def run(self, state: LoopState) -> None:
-        """Load for ever: whenever the trainer is ahead of the generator."""
-        while True:
-            await state.until(WEIGHTS, lambda: self._is_behind(state), lambda: "a new policy version")
-            assert state.weight_handle is not None
-            try:
-                state.served_version = await self.generator.load_weights(
-                    state.weight_handle, state.policy_version
-                )
-            except WorkerError as error:
-                await state.note_failure(WEIGHTS, error)
-                continue
-            state.problems.pop(WEIGHTS, None)
-            state.notify()
-
-    def _is_behind(self, state: LoopState) -> bool:
-        return state.weight_handle is not None and state.served_version != state.policy_version

@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from swarmd.errors import NetworkError
-from swarmd.monitor.status import NodeStatus
+from swarmd.monitor.status import CanaryStatus, NodeStatus
 
 PREFIX = "swarmd"
 
@@ -92,7 +92,7 @@ class MetricsServer:
 
 
 def _gauges(status: NodeStatus) -> Iterator[Metric]:
-    reward, training, buffer = status.reward, status.training, status.buffer
+    reward, training, buffer, canary = status.reward, status.training, status.buffer, status.canary
     rows: list[tuple[str, str, float | None]] = [
         ("round", "Training rounds done.", status.round),
         ("policy_version", "Version of the policy.", status.policy_version),
@@ -116,6 +116,10 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("dropped_share", "Part of peers' tokens that was taken out.", training.dropped_share),
         ("learning_rate", "Of the next optimizer step.", training.learning_rate),
         ("step_seconds", "Duration of the last training step.", training.step_seconds),
+        ("canary_good", "1 when generator and trainer agreed at the last comparison.", _is_good(canary)),
+        ("canary_version", "Policy version of the last comparison.", canary.version),
+        ("canary_difference_nats", "Between generator and trainer, then.", canary.difference),
+        ("canary_tolerance_nats", "Difference that is tolerated.", canary.tolerance),
         ("rounds_per_minute", "Rounds a minute, lately.", status.rounds_per_minute),
         ("groups_per_minute", "Groups trained on a minute, lately.", status.groups_per_minute),
         ("tokens_per_second", "Tokens sampled a second, lately.", status.tokens_per_second),
@@ -134,11 +138,16 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
     yield lags
 
 
+def _is_good(canary: CanaryStatus) -> float | None:
+    return None if canary.version is None else float(canary.state == "good")
+
+
 def _counters(status: NodeStatus) -> Iterator[Metric]:
     rows = [
         ("trained_groups", "Groups trained on.", status.trained_groups),
         ("external_groups", "Peers' groups trained on.", status.external_groups),
         ("filled_groups", "Own groups that stood in for external ones.", status.filled),
+        ("canary_failures", "Comparisons of generator and trainer that failed.", status.canary.failures),
         ("skipped_steps", "Optimizer steps left out as not finite.", status.training.skipped_steps),
     ]
     for name, text, value in rows:

@@ -107,6 +107,21 @@ class WeightsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Policy version that the generator samples with."""
 
 
+class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The last comparison of generator and trainer on a fixed text, under the same policy version."""
+
+    state: Literal["off", "waiting", "good", "bad"] = "off"
+    """waiting: none since the start."""
+    version: int | None = None
+    difference: float | None = None
+    """Nats; None where a log-probability was not finite."""
+    tolerance: float | None = None
+    checked_at: float | None = None
+    """Wall clock, seconds since the Unix epoch."""
+    failures: int = 0
+    """Comparisons that failed since the start."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node at one moment."""
 
@@ -133,6 +148,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[str, WorkerStatus] = {}
     training: TrainingStatus = TrainingStatus()
     weights: WeightsStatus = WeightsStatus()
+    canary: CanaryStatus = CanaryStatus()
     rounds_per_minute: float = 0.0
     groups_per_minute: float = 0.0
     """Groups trained on, lately."""

@@ -16,6 +16,7 @@ from typing import Any
 from swarmd_protocol.topics import rollouts_topic
 
 from swarmd.config import Config
+from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.gossip.catch_up import RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
@@ -27,7 +28,8 @@ from swarmd.identity import Identity, verify
 from swarmd.loops.receive import ReceiveLoop
 from swarmd.loops.rollout import RolloutLoop, Sampling
 from swarmd.loops.state import LoopState
-from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.loops.train import Round, TrainLoop
+from swarmd.loops.weights import WeightsLoop
 from swarmd.models.resolve import resolve
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
@@ -181,7 +183,7 @@ class _Node:
         """The loops beside training."""
         return [
             self._rollout().run(self.state),
-            WeightsLoop(self._generator).run(self.state),
+            WeightsLoop(self._generator, _no_process, max_failures=1).run(self.state),
             self._receive().run(self.state),
         ]
 
@@ -273,3 +275,8 @@ class _Node:
         )
         # The other nodes' turn.
         await asyncio.sleep(0)
+
+
+def _no_process(name: str, reason: str) -> None:
+    """A simulated node has no process that could be restarted, and no canary that would ask for it."""
+    raise WorkerError(f"{name}: {reason}")

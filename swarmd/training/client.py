@@ -28,9 +28,12 @@ class TrainerClient:
         self._call = call
         self._step_timeout_seconds = step_timeout_seconds
 
-    async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
-        """Learn from the groups. The new weights are published before this returns."""
-        return await self._call(STEP, StepRequest(groups), self._step_timeout_seconds)
+    async def step(self, groups: tuple[RolloutGroup, ...], *, canary: bool = False) -> StepReply:
+        """Learn from the groups. The new weights are published before this returns.
+
+        With `canary`, the reply has the new policy's log-probabilities of the fixed text.
+        """
+        return await self._call(STEP, StepRequest(groups, canary), self._step_timeout_seconds)
 
     async def save(self, request: SaveRequest, timeout_seconds: float) -> SaveReply:
         """Write a checkpoint with the daemon's own state in it."""

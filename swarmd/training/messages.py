@@ -114,6 +114,8 @@ class TrainerReady(msgspec.Struct, frozen=True):
     """Path of the checkpoint, None for a fresh start."""
     node_state: bytes | None
     """What the daemon stored with that checkpoint."""
+    canary_logprobs_T: tuple[float, ...] | None
+    """As in StepReply."""
     notes: tuple[str, ...]
     """What a person should know: a checkpoint passed over, a weight channel that had to do."""
     channel_reason: str = ""
@@ -124,6 +126,8 @@ class StepRequest(msgspec.Struct, frozen=True):
     """Learn from these groups."""
 
     groups: tuple[RolloutGroup, ...]
+    canary: bool = False
+    """Tell what the new policy finds of the canary's text."""
 
 
 class StepMetrics(msgspec.Struct, frozen=True):
@@ -182,6 +186,9 @@ class StepReply(msgspec.Struct, frozen=True):
     metrics: StepMetrics
     problem: str = ""
     """Why the newest weights could not be published; the next step tries again. Empty: they are."""
+    canary_logprobs_T: tuple[float, ...] | None = None
+    """Under this version, nats, of each token of the canary's text but the first. None when not asked, or
+    when the policy is ahead of it."""
 
 
 class SaveRequest(msgspec.Struct, frozen=True):

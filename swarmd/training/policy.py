@@ -9,7 +9,7 @@ refuses a model for which it does not hold.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,15 @@ class Policy:
         empty_BT = torch.zeros(rows.mask_BT.shape, device=self.device)
         return empty_BT.masked_scatter(rows.mask_BT, logprobs_N)
 
+    @torch.no_grad()
+    def text_logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> Tensor:
+        """Log-probability (nats) of each token of a text but the first, the plain way, float32."""
+        ids_1S = torch.tensor([list(token_ids)], device=self.device)
+        with self._precision():
+            logits_SV = self.model(input_ids=ids_1S).logits[0, :-1].float() / temperature
+        logprobs_SV = torch.log_softmax(logits_SV, dim=-1)
+        return logprobs_SV.gather(-1, ids_1S[0, 1:].unsqueeze(-1)).squeeze(-1)
+
     def check_shared_prompt(self) -> None:
         """Compare `logprobs` with the model's own plain forward on a few tokens.
 
@@ -145,12 +154,9 @@ class Policy:
             )
 
     def _plain_logprobs(self, prompt_ids_P: tuple[int, ...], token_ids_T: tuple[int, ...]) -> Tensor:
-        """What `logprobs` must equal, the plain way, for one completion."""
-        ids_1S = torch.tensor([[*prompt_ids_P, *token_ids_T]], device=self.device)
-        with self._precision():
-            logits_SV = self.model(input_ids=ids_1S).logits[0].float() / self.temperature
-        logprobs_TV = torch.log_softmax(logits_SV[len(prompt_ids_P) - 1 : -1], dim=-1)
-        return logprobs_TV.gather(-1, ids_1S[0, len(prompt_ids_P) :].unsqueeze(-1)).squeeze(-1)
+        """What `logprobs` must equal for one completion."""
+        logprobs_S = self.text_logprobs((*prompt_ids_P, *token_ids_T), self.temperature)
+        return logprobs_S[len(prompt_ids_P) - 1 :]
 
     def _precision(self) -> torch.autocast:
         is_lower = self.compute_dtype != torch.float32

@@ -155,10 +155,10 @@ class Worker:
                 raise WorkerError(str(self._end) if self._end else f"{self.name} worker was stopped")
             await self._state_changed.wait()
 
-    def kill(self) -> None:
-        """End the process now, if there is one. For the end of the daemon itself."""
+    def kill(self, reason: str = "was killed") -> None:
+        """End the process now, if there is one. It counts as a failure, for this reason."""
         if self._process is not None:
-            self._process.kill("was killed")
+            self._process.kill(reason)
 
     async def _live(self) -> str:
         """One process from start to death. Returns why it died."""

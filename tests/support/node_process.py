@@ -45,7 +45,8 @@ class NodeProcess:
 
     def command(self, *words: str) -> list[str]:
         """A command line about this node."""
-        return [sys.executable, "-m", "swarmd", *words, "--home", str(self.home)]
+        program = self.program if words[0] == "start" else ("-m", "swarmd")
+        return [sys.executable, *program, *words, "--home", str(self.home)]
 
     def ask(self, *command: str) -> Any:
         """The JSON that a command prints about this node, None when it fails."""

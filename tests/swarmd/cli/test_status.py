@@ -11,7 +11,7 @@ import pytest
 from swarmd.cli.app import run_command_line
 from swarmd.cli.status import Required, _require, describe
 from swarmd.errors import SwarmdError
-from swarmd.monitor.status import NodeStatus, TrainingStatus, WorkerStatus
+from swarmd.monitor.status import CanaryStatus, NodeStatus, TrainingStatus, WorkerStatus
 from swarmd.paths import Home
 
 StartNode = Callable[[str], "Popen[str]"]
@@ -101,6 +101,31 @@ def test_speed_and_idle_workers_stand_in_their_rows() -> None:
     assert rows["groups"] == "480 trained on, 218 a minute"
     assert rows["worker trainer"] == "ready, idle 12% of the last minute, 0 restarts"
     assert rows["worker verifier-1"] == "ready, 0 restarts"
+
+
+@pytest.mark.parametrize(
+    ("canary", "shown"),
+    [
+        (CanaryStatus(), "off"),
+        (CanaryStatus(state="waiting"), "not compared yet"),
+        (
+            CanaryStatus(state="good", version=40, difference=3.2e-6, tolerance=1e-3, checked_at=0.0),
+            "good, 3.2e-06 nats off (tolerance 0.001) at version 40, ",
+        ),
+        (
+            CanaryStatus(state="bad", version=3, tolerance=0.05, checked_at=0.0, failures=2),
+            "bad, not finite (tolerance 0.05) at version 3, ",
+        ),
+    ],
+)
+def test_the_canary_is_one_row(canary: CanaryStatus, shown: str) -> None:
+    status = NodeStatus(
+        peer_id="p", swarm="tiny", swarm_id="0" * 64, model="tiny", state="training", canary=canary
+    )
+    (row,) = [line for line in describe(status).splitlines() if line.startswith("canary")]
+    text = row.split(maxsplit=1)[1]
+    assert text.startswith(shown)
+    assert text.endswith("failed 2 times") is (canary.failures == 2)
 
 
 def test_how_far_off_policy_training_is_stands_in_one_row() -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import swarmd.models
 from swarmd.entrypoints.trainer import TrainerProcess
 from swarmd.errors import CheckpointError, ConfigError, TrainingError
+from swarmd.models.canary import MOST_TOKENS
 from swarmd.training.messages import (
     INITIALISE,
     SAVE,
@@ -149,6 +150,22 @@ def test_a_malformed_group_refuses_the_step_and_the_next_one_works(settings, pro
     with pytest.raises(TrainingError, match="rewards must be finite"):
         process.step(StepRequest((group({"7": 1.0, "12": float("nan")}),)))
     assert process.step(LESSON).policy_version == 1
+
+
+def test_the_canary_is_told_at_the_start_and_when_a_step_asks_for_it(settings, process):
+    ready = process.initialise(settings)
+    first_T = ready.canary_logprobs_T
+    assert len(first_T) == MOST_TOKENS - 1
+    assert all(value < 0 for value in first_T)
+    assert process.step(NO_LESSON).canary_logprobs_T is None
+    same = process.step(StepRequest(NO_LESSON.groups, canary=True))
+    assert (same.policy_version, same.canary_logprobs_T) == (0, first_T)
+    moved = process.step(StepRequest(LESSON.groups, canary=True))
+    assert moved.policy_version == 1
+    assert moved.canary_logprobs_T != first_T
+    # After a resume it is that of the checkpoint.
+    process.save(SaveRequest(b"", round=1))
+    assert process.initialise(settings).canary_logprobs_T == moved.canary_logprobs_T
 
 
 def test_damage_to_all_checkpoints_is_one_line(settings, process):

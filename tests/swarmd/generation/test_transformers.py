@@ -7,6 +7,7 @@ import torch
 from swarmd.errors import GenerationError
 from swarmd.generation import transformers as engine_module
 from swarmd.generation.messages import LoadWeightsRequest, SampleRequest
+from swarmd.models.canary import canary_tokens
 from swarmd.models.tokenization import encode_prompt, fingerprint
 from swarmd.types import FinishReason, Prompt
 from swarmd.weights.segment import Segment
@@ -59,6 +60,24 @@ def test_reply_has_one_whole_group_per_prompt_in_their_order(make_engine, make_m
     assert {group.policy_version for group in reply.groups} == {0}
     assert reply.generated_tokens == sum(map(len, tokens(reply)))
     assert_logprobs_are_those_of(make_model(), tokenizer, reply, temperature=0.7)
+
+
+def test_the_canary_is_what_the_model_finds_of_its_text(make_engine, make_model, tokenizer, channel_name):
+    engine, other = make_engine(), make_model(seed=5)
+    with WeightWriter.create(channel_name, other.state_dict()) as writer:
+        for version, model in ((0, make_model()), (7, other)):
+            if version:
+                writer.publish(version, other.state_dict())
+                engine.load_weights(LoadWeightsRequest(writer.handle, version))
+            first, *rest = canary_tokens(tokenizer)
+            with torch.no_grad():
+                logprobs_TV = torch.log_softmax(
+                    model(input_ids=torch.tensor([[first, *rest]])).logits[0], dim=-1
+                )
+            expected_T = [float(logprobs_TV[place, token]) for place, token in enumerate(rest)]
+            found = engine.canary()
+            assert (found.version, found.dtype) == (version, "float32")
+            assert found.logprobs_T == pytest.approx(expected_T, abs=1e-5)
 
 
 def test_same_seed_gives_the_same_completions_and_another_seed_does_not(make_engine):

@@ -11,7 +11,8 @@ from swarmd.config import Config
 from swarmd.generation.messages import SampleReply, SampleRequest
 from swarmd.loops.rollout import RolloutLoop, Sampling
 from swarmd.loops.state import LoopState
-from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.loops.train import Round, TrainLoop
+from swarmd.loops.weights import WeightsLoop
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
@@ -69,11 +70,11 @@ class FakeWorkers:
         )
         return SampleReply(groups, sum(lengths), 0.0)
 
-    async def load_weights(self, handle: WeightHandle, version: int) -> int:
+    async def load_weights(self, handle: WeightHandle, version: int, *, again: bool) -> int:
         self.served = version
         return version
 
-    async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
+    async def step(self, groups: tuple[RolloutGroup, ...], *, canary: bool) -> StepReply:
         self.steps.append((self.version, groups))
         await self._work("trainer", self.step_turns)
         self.version += 1
@@ -116,7 +117,7 @@ async def run(workers: FakeWorkers, pace: Pace, rounds: int) -> ReplayBuffer:
         seeds=random.Random(0),
     )
     train = TrainLoop(Sampler(buffer, pace, random.Random(0)), workers, rounds, on_round)  # type: ignore[arg-type]
-    weights = WeightsLoop(workers)  # type: ignore[arg-type]
+    weights = WeightsLoop(workers, lambda name, reason: None, max_failures=1)  # type: ignore[arg-type]
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         companions = [group.create_task(rollout.run(state)), group.create_task(weights.run(state))]
         await train.run(state)

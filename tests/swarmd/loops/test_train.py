@@ -1,4 +1,4 @@
-"""The train loop: rounds, what a failing trainer costs, and the hand-over of weights."""
+"""The train loop: rounds, what a failing trainer costs, and when the trainer is asked for the canary."""
 
 import asyncio
 import random
@@ -8,14 +8,15 @@ import msgspec
 import pytest
 
 from swarmd.errors import WorkerError
+from swarmd.loops.canary import Canary
 from swarmd.loops.state import LoopState
-from swarmd.loops.train import Round, TrainLoop, WeightsLoop
+from swarmd.loops.train import Round, TrainLoop
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
 from swarmd.replay.screens import BatchShare
 from swarmd.training.messages import StepMetrics, StepReply
-from swarmd.types import RolloutGroup, WeightHandle
+from swarmd.types import RolloutGroup
 
 MakeGroup = Callable[..., RolloutGroup]
 
@@ -47,29 +48,16 @@ class FakeTrainer:
         self.failures = 0
         self.metrics = METRICS
         self.seen: list[tuple[RolloutGroup, ...]] = []
+        self.asked: list[bool] = []
 
-    async def step(self, groups: tuple[RolloutGroup, ...]) -> StepReply:
+    async def step(self, groups: tuple[RolloutGroup, ...], *, canary: bool) -> StepReply:
         if self.failures:
             self.failures -= 1
             raise WorkerError("trainer died")
         self.seen.append(groups)
         self.version += 1
-        return StepReply(self.version, self.metrics)
-
-
-class FakeGenerator:
-    """Remembers which versions it was given."""
-
-    def __init__(self) -> None:
-        self.loaded: list[int] = []
-        self.failures = 0
-
-    async def load_weights(self, handle: WeightHandle, version: int) -> int:
-        if self.failures:
-            self.failures -= 1
-            raise WorkerError("generator died")
-        self.loaded.append(version)
-        return version
+        self.asked.append(canary)
+        return StepReply(self.version, self.metrics, canary_logprobs_T=(-1.0, -2.0) if canary else None)
 
 
 def make_loop(buffer: ReplayBuffer, trainer: FakeTrainer, rounds: int, seen: list[Round]) -> TrainLoop:
@@ -133,47 +121,18 @@ async def test_a_failing_trainer_costs_its_batch_and_no_round(
     assert state.problems == {}
 
 
-async def test_the_generator_gets_each_new_version_also_after_it_failed() -> None:
-    state, generator = LoopState(), FakeGenerator()
-    generator.failures = 1
-    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
-    await asyncio.sleep(0)
-    assert generator.loaded == []
-    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 4
-    state.notify()
+async def test_the_trainer_is_asked_for_the_canary_only_where_a_comparison_is_due(
+    buffer: ReplayBuffer, make_group: MakeGroup
+) -> None:
+    state, trainer, seen = LoopState(canary=Canary(every_versions=2)), FakeTrainer(), []
+    state.canary.note_trainer_start(0, (-1.0, -2.0), "float32")
+    state.canary.compare(0, (-1.0, -2.0), (-1.0, -2.0), "float32")
+    for number in range(8):
+        buffer.add_local(make_group(number, "self"))
     async with asyncio.timeout(5):
-        await state.until("test", lambda: state.served_version == 4, str)
-    state.policy_version = 5
-    state.notify()
-    async with asyncio.timeout(5):
-        await state.until("test", lambda: state.served_version == 5, str)
-    assert generator.loaded == [4, 5]
-    task.cancel()
-
-
-async def test_a_restarted_trainer_with_an_older_version_is_followed() -> None:
-    state, generator = LoopState(), FakeGenerator()
-    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 9
-    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
-    async with asyncio.timeout(5):
-        await state.until("test", lambda: state.served_version == 9, str)
-    state.policy_version, state.served_version = 5, None
-    state.notify()
-    async with asyncio.timeout(5):
-        await state.until("test", lambda: state.served_version == 5, str)
-    task.cancel()
-
-
-async def test_a_generator_that_always_refuses_does_not_hold_the_event_loop() -> None:
-    state, generator = LoopState(), FakeGenerator()
-    generator.failures = 1_000_000
-    state.weight_handle, state.policy_version = WeightHandle("shared_memory", "name"), 1
-    task = asyncio.create_task(WeightsLoop(generator).run(state))  # type: ignore[arg-type]
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0.1)
-    assert generator.failures > 999_990
-    assert state.problems == {"weights": "generator died"}
-    task.cancel()
+        await make_loop(buffer, trainer, 3, seen).run(state)
+    assert trainer.asked == [False, True, True]
+    assert [state.canary.reading(version) for version in (1, 2)] == [None, (-1.0, -2.0)]
 
 
 async def test_what_a_screen_held_up_is_told_by_author(buffer: ReplayBuffer, make_group: MakeGroup) -> None:

@@ -8,7 +8,7 @@ from sample_status import sample_status
 
 from swarmd.errors import NetworkError
 from swarmd.monitor.metrics import MetricsServer, make_registry
-from swarmd.monitor.status import RewardStatus, WorkerStatus
+from swarmd.monitor.status import CanaryStatus, RewardStatus, WorkerStatus
 
 
 async def scrape(status):
@@ -53,6 +53,19 @@ async def test_how_far_off_policy_the_last_step_was_is_scraped():
     assert samples[("swarmd_clipped_share",)] == 0.0125
     assert [samples[("swarmd_lag_groups", lag)] for lag in "012"] == [3, 0, 1]
     assert ("swarmd_dropped_share",) not in samples
+
+
+async def test_the_canary_is_scraped_and_an_alarm_needs_one_of_its_metrics():
+    canary = CanaryStatus(state="bad", version=7, difference=0.9, tolerance=1e-3, checked_at=1.0, failures=2)
+    samples = await scrape(lambda: sample_status(canary=canary))
+    assert samples[("swarmd_canary_good",)] == 0
+    assert samples[("swarmd_canary_version",)] == 7
+    assert samples[("swarmd_canary_difference_nats",)] == 0.9
+    assert samples[("swarmd_canary_tolerance_nats",)] == 1e-3
+    assert samples[("swarmd_canary_failures_total",)] == 2
+    good = CanaryStatus(state="good", version=7, difference=0.0, tolerance=1e-3, checked_at=1.0)
+    assert (await scrape(lambda: sample_status(canary=good)))[("swarmd_canary_good",)] == 1
+    assert ("swarmd_canary_good",) not in await scrape(sample_status)
 
 
 async def test_what_is_not_known_is_left_out_and_not_zero():

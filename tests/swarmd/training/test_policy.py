@@ -243,3 +243,16 @@ def test_the_logits_of_a_large_vocabulary_never_exist_all_at_once(monkeypatch):
     assert largest.numbers < 0.2 * vocabulary * tokens
     assert largest.numbers <= policy_module._LOGITS_AT_ONCE
     assert policy.parameters["model.embed_tokens.weight"].grad.abs().max() > 0
+
+
+def test_log_probabilities_of_a_text_are_at_the_temperature_asked_for_and_at_one_otherwise(make_policy):
+    policy, token_ids = make_policy(temperature=0.5), [3, 1, 4, 1, 5]
+    with torch.no_grad():
+        logits_SV = policy.model(input_ids=torch.tensor([token_ids])).logits[0]
+    for temperature, found_S in (
+        (1.0, policy.text_logprobs(token_ids)),
+        (0.5, policy.text_logprobs(token_ids, policy.temperature)),
+    ):
+        expected_SV = torch.log_softmax(logits_SV / temperature, dim=-1)
+        expected = [float(expected_SV[place, token]) for place, token in enumerate(token_ids[1:])]
+        assert found_S.tolist() == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,104 @@
+"""The weights loop: the last arrow of the ring, which hands each new policy version to the generator,
+and makes sure by the canary that what it serves then is what the trainer has.
+
+A generator that is off is given the weights again, and started anew when that does not help. Nothing
+is sampled meanwhile. One that stays off ends the node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmd.errors import GenerationError, WorkerError
+from swarmd.generation.generator import Generator
+from swarmd.loops.canary import CanaryCheck
+from swarmd.loops.state import LoopState
+
+__all__ = ["WeightsLoop"]
+
+WEIGHTS = "weights"
+CANARY = "canary"
+
+log = logging.getLogger("swarmd.canary")
+
+
+@dataclass(frozen=True)
+class WeightsLoop:
+    """Gives the generator the newest weights. Versions may be passed over; none is waited for."""
+
+    generator: Generator
+    restart: Callable[[str, str], None]
+    """Ends a worker process, named first, for a reason; its supervisor starts the next."""
+    max_failures: int
+    """Comparisons in a row that may fail, the last one included."""
+
+    async def run(self, state: LoopState) -> None:
+        """Load for ever: whenever the trainer is ahead of the generator.
+
+        Raises GenerationError when the generator stays off.
+        """
+        while True:
+            await state.until(WEIGHTS, lambda: self._is_behind(state), lambda: "a new policy version")
+            assert state.weight_handle is not None
+            try:
+                version = await self.generator.load_weights(
+                    state.weight_handle, state.policy_version, again=bool(state.canary.failures)
+                )
+                check = await self._compare(state, version)
+            except WorkerError as error:
+                await state.note_failure(WEIGHTS, error)
+                continue
+            state.problems.pop(WEIGHTS, None)
+            if check is None or check.is_good:
+                state.served_version = version
+                self._note_good(state, check)
+            else:
+                state.served_version = None
+                self._repair(state, check)
+            state.notify()
+
+    def _is_behind(self, state: LoopState) -> bool:
+        return state.weight_handle is not None and state.served_version != state.policy_version
+
+    async def _compare(self, state: LoopState, version: int) -> CanaryCheck | None:
+        """Generator against trainer, where that is due and both can be had under the same version."""
+        canary = state.canary
+        if not canary.is_due(version):
+            return None
+        trainer_starts = canary.trainer_starts
+        found = await self.generator.canary()
+
+        def is_known() -> bool:
+            is_answered = canary.reading(found.version) is not None or state.policy_version >= found.version
+            return is_answered or canary.trainer_starts != trainer_starts
+
+        # Weights are there before the trainer has answered the step that they come from.
+        await state.until(WEIGHTS, is_known, lambda: "the trainer's answer")
+        expected_T = canary.reading(found.version)
+        if expected_T is None or canary.trainer_starts != trainer_starts:
+            return None  # It was not asked at this version; it is at the next.
+        return canary.compare(found.version, expected_T, found.logprobs_T, found.dtype)
+
+    def _note_good(self, state: LoopState, check: CanaryCheck | None) -> None:
+        if check is not None and state.problems.pop(CANARY, None) is not None:
+            log.info("repaired: %s", check)
+
+    def _repair(self, state: LoopState, check: CanaryCheck) -> None:
+        """Have the weights loaded again, or the process at fault started again, or give up."""
+        failures = state.canary.failures
+        if failures >= self.max_failures:
+            raise GenerationError(
+                f"{check}, {failures} times in a row, after new weights and restarts; "
+                "generation.canary_tolerance sets what is tolerated"
+            )
+        culprit = "generator" if check.is_trainer_finite else "trainer"
+        is_restart = culprit == "trainer" or failures > 1
+        remedy = f"the {culprit} is restarted" if is_restart else "the generator loads its weights again"
+        state.problems[CANARY] = f"{check}: {remedy}"
+        log.warning("%s", state.problems[CANARY])
+        if culprit == "trainer":
+            state.weight_handle = None  # There is nothing to load before the next trainer has started.
+        if is_restart:
+            self.restart(culprit, f"was ended by the canary: {check}")
