@@ -210,7 +210,7 @@ class ScreensSection(Section):
     """So many times as long."""
     repetitive: Literal["off", "warn", "drop"] = "warn"
     """A peer's rewarded completion of 200 bytes or more that says the same over and over."""
-    repetitive_below: Share = 0.1
+    repetitive_below: Share = 0.2
     """It can be compressed to less than this part of its bytes."""
     batch_share: Literal["off", "warn", "drop"] = "off"
     """More groups of a batch from one peer than its part."""

@@ -107,7 +107,7 @@ class Subscriber:
         self._subscription.release(opened.source)
 
     def _open(self, received: Received) -> OpenedGroup | tuple[str, Reason] | None:
-        """The group, or who is at fault for what. None: our own, come back."""
+        """The group, or who is at fault for what. None: nobody; our own come back, or one asked for again."""
         source = received.source
         # A peer may have lost its good name while its messages waited.
         refusal = self._peers.refusal(source)
@@ -126,6 +126,9 @@ class Subscriber:
         if isinstance(message, Refusal):
             return author, message.reason
         reason = check_group(message, self._group_limits, now_ms) or self._history(envelope.author, message)
+        if reason is Reason.DUPLICATE and received.asked_for:
+            # Gossip was faster than the answer: nobody's fault.
+            return None
         if reason is not None:
             return source if reason in _OF_THE_BEARER else author, reason
         self._recent.add(received.data, message.created_ms, envelope.author)

@@ -23,8 +23,8 @@ from swarmd.weights.medium import Medium
 __all__ = ["PAGE_BYTES", "Header", "Stamp", "whole_pages"]
 
 PAGE_BYTES = 4096
-_MAGIC = b"swarmdW2"
-_FIXED = struct.Struct("<8sQ")  # magic, bytes of the description
+_MAGIC = b"swarmdW3"
+_FIXED = struct.Struct("<8sQI")  # magic, bytes of the description, its checksum
 _CURRENT = struct.Struct("<Q")  # 0: nothing published; 1 or 2: slot 0 or 1
 _CURRENT_OFFSET = 64
 _STAMP = struct.Struct("<QqQ")  # sequence, version, sum of the slot's words
@@ -64,7 +64,7 @@ class Header:
             header._stamp(slot, Stamp(0, 0, 0))
         header._put(_CURRENT_OFFSET, _CURRENT.pack(0))
         # The magic comes last: a reader that sees it sees a complete description.
-        fixed = _FIXED.pack(_MAGIC, len(description))
+        fixed = _FIXED.pack(_MAGIC, len(description), zlib.crc32(description))
         header._put(len(_MAGIC), fixed[len(_MAGIC) :])
         header._put(0, _MAGIC)
         return header
@@ -79,10 +79,13 @@ class Header:
         fixed = medium.read(0, _FIXED.size) if medium.size_bytes >= PAGE_BYTES else b""
         if fixed[: len(_MAGIC)] != _MAGIC:
             raise WeightChannelError(f"{medium.noun} {medium.name} is not a weight channel of this version")
-        _, description_bytes = _FIXED.unpack(fixed)
+        _, description_bytes, checksum = _FIXED.unpack(fixed)
         if PAGE_BYTES + whole_pages(description_bytes) > medium.size_bytes:
             raise WeightChannelError(f"{medium.noun} {medium.name} has the wrong length for its weights")
-        return cls(medium, medium.read(PAGE_BYTES, description_bytes))
+        description = medium.read(PAGE_BYTES, description_bytes)
+        if zlib.crc32(description) != checksum:
+            raise WeightChannelError(f"{medium.noun} {medium.name} has a damaged description of its weights")
+        return cls(medium, description)
 
     @property
     def is_whole(self) -> bool:
@@ -113,6 +116,8 @@ class Header:
             (current,) = _CURRENT.unpack(self._medium.read(_CURRENT_OFFSET, _CURRENT.size))
             if current == 0:
                 return None
+            if current > len(_STAMP_OFFSETS):
+                raise WeightChannelError(f"the weight channel's header names slot {current} of 2")
             stamp = self.stamp(current - 1)
             if stamp is not None and stamp.sequence % 2 == 0:
                 return current - 1, stamp

@@ -4,6 +4,7 @@ value or in the one error that its callers expect.
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from swarmd_protocol.messages import (
     RolloutGroupMessage,
 )
 
-from swarmd.errors import CheckpointError, ConfigError, IdentityFileError
+from swarmd.errors import CheckpointError, ConfigError, IdentityFileError, WeightChannelError
 from swarmd.gossip.catch_up import CatchUpServer, RecentGroups
 from swarmd.gossip.libp2p_bindings import DHTRecord, get_dht_time
 from swarmd.gossip.libp2p_records import _Validator
@@ -35,6 +36,7 @@ from swarmd.identity import Identity, verify
 from swarmd.monitor.status import LastKnown, NodeStatus, PeerStatus, load_last_known, save_last_known
 from swarmd.tasks.manifest import Manifest
 from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
+from swarmd.weights.shared_memory import WeightReader, WeightWriter
 from swarmd.workers.framing import (
     HEADER,
     Call,
@@ -227,3 +229,35 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_line(tmp_path: Path) -> No
         path.write_bytes(files[path])
 
     try_bytes()
+
+
+def test_a_damaged_weight_channel_gives_its_weights_or_one_line() -> None:
+    name = f"swarmd-test-{os.getpid()}"
+    weights = {"w": torch.arange(100, dtype=torch.float32), "b": torch.ones(3)}
+    with WeightWriter.create(name, weights) as writer:
+        writer.publish(1, weights)
+        shared = Path("/dev/shm") / name
+        original = shared.read_bytes()
+
+        def read() -> None:
+            with WeightReader.attach(writer.handle) as reader:
+                version, tensors = reader.read()
+            assert version == 1
+            assert all(torch.equal(tensors[name], weights[name]) for name in weights)
+
+        # Magic, lengths and checksum; which slot is current; the description of the slots.
+        places = st.integers(0, 19) | st.integers(64, 71) | st.integers(4096, 4300)
+
+        @settings(max_examples=150, deadline=None)
+        @given(places, st.binary(min_size=1, max_size=4))
+        def try_bytes(place: int, changed: bytes) -> None:
+            data = bytearray(original)
+            data[place : place + len(changed)] = changed
+            with shared.open("r+b") as file:
+                file.write(data)
+            ends_well(read, (WeightChannelError,))
+
+        try_bytes()
+        with shared.open("r+b") as file:
+            file.write(original)
+        read()

@@ -136,6 +136,14 @@ async def test_a_group_that_was_seen_before_is_a_duplicate_also_in_a_new_envelop
     assert len(setting.recent) == 1
 
 
+async def test_a_group_asked_for_that_gossip_brought_first_is_nobodys_fault() -> None:
+    setting = Setting()
+    setting.inbox.push(Received(AUTHOR.peer_id, sealed(message())))
+    setting.inbox.push(Received(RELAY.peer_id, sealed(message()), asked_for=True))
+    assert len(await setting.open()) == 1
+    assert setting.peers.rejected == {}
+
+
 async def test_the_same_group_id_of_two_authors_is_no_duplicate() -> None:
     setting = Setting()
     assert len(await setting.open(sealed(message()), sealed(message(), author=RELAY))) == 2
