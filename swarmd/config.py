@@ -357,6 +357,8 @@ class WorkersSection(Section):
     """See max_fast_failures."""
     stop_timeout_seconds: PositiveSeconds = 10.0
     """How long a worker may take to stop before it is killed."""
+    heartbeat_timeout_seconds: PositiveSeconds = 60.0
+    """A ready worker that gave no sign of life for this long is killed and started again."""
 
 
 class MonitorSection(Section):

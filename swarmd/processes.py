@@ -119,6 +119,7 @@ class Processes:
                 max_fast_failures=limits.max_fast_failures,
                 failure_window_seconds=limits.failure_window_seconds,
                 stop_timeout_seconds=limits.stop_timeout_seconds,
+                heartbeat_timeout_seconds=limits.heartbeat_timeout_seconds,
             ),
             on_start,
             environment=QUIET_LIBRARIES,

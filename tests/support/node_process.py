@@ -26,6 +26,8 @@ class NodeProcess:
     model: str = "tiny"
     program: tuple[str, ...] = ("-m", "swarmd")
     """What Python runs to start it."""
+    prefix: list[str] = field(default_factory=list)
+    """What runs the command in surroundings of its own and becomes it: `ip netns exec NAME`, `env A=B`."""
 
     def start(self) -> "NodeProcess":
         """Start it; returns at once."""
@@ -33,6 +35,7 @@ class NodeProcess:
         with self.output.open("ab") as file:
             self.process = subprocess.Popen(
                 [
+                    *self.prefix,
                     *(sys.executable, *self.program, "start", "--home", str(self.home)),
                     *("--model", self.model, "--engine", "transformers", "--set", "model.threads=1"),
                     *self.arguments,
