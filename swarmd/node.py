@@ -22,10 +22,10 @@ import uvloop
 from swarmd.config import Config
 from swarmd.config_renewal import Renewed
 from swarmd.console import NodeConsole, has_screen
-from swarmd.errors import ConfigError, SwarmdError, WorkerError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.identity import Identity
 from swarmd.loops.canary import Canary
-from swarmd.loops.state import LoopState, SavedState
+from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round
 from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder, resolve
@@ -41,10 +41,10 @@ from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.rooms import Rooms
+from swarmd.saving import Saver
 from swarmd.tasks.manifest import Manifest
-from swarmd.tasks.source import TaskSource
 from swarmd.terminal import has_terminal
-from swarmd.training.messages import SaveRequest, TrainerReady
+from swarmd.training.messages import TrainerReady
 from swarmd.workers.supervisor import WorkerEvent
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ SAVE_SECONDS = 8.0
 """Deadline of the last checkpoint, so that stopping stays within the contract's 15 seconds."""
 HASTE_SECONDS = 12.0
 """From being asked to stop: workers that hang until then are killed."""
-CHECKPOINT_SECONDS = 120.0
-"""Deadline of every other checkpoint."""
-SAVED_GROUP_BYTES = 16_000_000
-"""Largest part of the replay buffer in a checkpoint, as the buffer counts: some megabytes when written."""
 LAST_KNOWN_SECONDS = 5.0
 
 
@@ -92,10 +88,6 @@ def run_node(
     return 0
 
 
-class SaveError(SwarmdError):
-    """A checkpoint was not written; training is not affected."""
-
-
 class Node:
     """One node. Its rooms are built here; what they do stands in the rooms and the loops."""
 
@@ -122,7 +114,6 @@ class Node:
         self._stop = asyncio.Event()
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None
-        self._source: TaskSource | None = None
         self._processes = Processes(config, home, model, placement, manifest, self._state, self._note_worker)
         replay = config.replay
         self._buffer = ReplayBuffer(
@@ -134,6 +125,7 @@ class Node:
             max_uses=replay.max_uses,
             clock=time.monotonic,
         )
+        self._saver = Saver(self._processes.trainer, self._state, self._buffer, manifest)
         self._network: Network | None = None
         if not config.swarm.isolated:
             # A node that is alone needs none of hivemind.
@@ -152,6 +144,7 @@ class Node:
             loops=self._state,
             processes=self._processes,
             buffer=self._buffer,
+            saver=self._saver,
             history=self._history,
             loop_lag=self._loop_lag,
             network=self._network,
@@ -172,7 +165,7 @@ class Node:
                     status=self._observer.status,
                     peers=self._observer.peers,
                     judge=self._judge_peer,
-                    save=self._save_now,
+                    save=lambda: self._saver.save("as asked"),
                     stop=self._stop.set,
                 )
             )
@@ -229,21 +222,11 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                await self._save_or_say("at the end", SAVE_SECONDS)
+                await self._saver.save_or_say("at the end", SAVE_SECONDS)
 
     def _resume(self, ready: TrainerReady) -> Rooms:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
-        saved = SavedState()
-        if ready.node_state is not None:
-            saved = SavedState.decode(ready.node_state)
-            log.info("resumed from %s at round %d", ready.resumed_from, saved.round)
-        if saved.swarm_id == self._manifest.swarm_id:
-            self._buffer.restore(saved.groups, max(0.0, time.time() - saved.saved_at))
-        self._state.round = saved.round
-        self._state.own_reward_total = saved.own_reward_total
-        self._source = TaskSource(
-            self._manifest, self._identity.peer_id, self._config.node.seed, saved.source_position
-        )
+        source = self._saver.resume(ready, self._identity.peer_id, self._config.node.seed)
         self._observer.notes += ready.notes
         if self._processes.verifier_ready:
             self._observer.notes += [
@@ -256,7 +239,7 @@ class Node:
             self._manifest,
             self._processes,
             self._buffer,
-            self._source,
+            source,
             self._network,
         )
 
@@ -267,48 +250,7 @@ class Node:
         await self._history.append(record)
         every = self._config.schedule.checkpoint_every_rounds
         if every and done.number % every == 0:
-            await self._save_or_say(f"after round {done.number}", CHECKPOINT_SECONDS)
-
-    async def _save_now(self) -> str:
-        """Write a checkpoint because somebody asks for it. Returns its path; raises SwarmdError."""
-        return await self._save("as asked", CHECKPOINT_SECONDS)
-
-    async def _save_or_say(self, when: str, timeout_seconds: float) -> None:
-        """Write a checkpoint. A failure is told, and does not end the node."""
-        with contextlib.suppress(SaveError):
-            await self._save(when, timeout_seconds)
-
-    async def _save(self, when: str, timeout_seconds: float) -> str:
-        """Have the trainer write a checkpoint; returns its path. Raises SaveError when it does not."""
-        if self._source is None:
-            raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
-        saved = SavedState(
-            round=self._state.round,
-            source_position=self._source.position,
-            own_reward_total=self._state.own_reward_total,
-            swarm_id=self._manifest.swarm_id,
-            saved_at=time.time(),
-            groups=self._buffer.saved(SAVED_GROUP_BYTES),
-        )
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                reply = await self._processes.trainer.save(
-                    SaveRequest(
-                        node_state=saved.encode(),
-                        round=self._state.round,
-                        eval_reward=self._state.eval_reward,
-                    ),
-                    timeout_seconds,
-                )
-        except (WorkerError, TimeoutError) as error:
-            self._observer.save_problem = (
-                f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
-            )
-            log.warning("%s", self._observer.save_problem)
-            raise SaveError(self._observer.save_problem) from error
-        self._observer.save_problem = ""
-        log.info("checkpoint %s: %s", when, reply.path)
-        return reply.path
+            await self._saver.save_or_say(f"after round {done.number}")
 
     def _judge_peer(self, peer_id: str, word: str) -> str:
         if self._network is None:

@@ -39,6 +39,7 @@ from swarmd.monitor.status import (
 )
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
+from swarmd.saving import Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.workers.supervisor import Worker
 
@@ -62,6 +63,7 @@ class Observer:
     loops: LoopState
     processes: Processes
     buffer: ReplayBuffer
+    saver: Saver
     history: History
     loop_lag: LoopLag
     network: Network | None
@@ -69,7 +71,6 @@ class Observer:
     last_round: Round | None = None
     notes: list[str] = field(default_factory=list)
     """What was said at the start and stays true: a GPU that does not work, a checkpoint passed over."""
-    save_problem: str = ""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def __post_init__(self) -> None:
@@ -319,7 +320,7 @@ class Observer:
             *self.placement.warnings,
             *self.notes,
             *self.loops.problems.values(),
-            self.save_problem,
+            self.saver.problem,
             self.history.problem,
         ]
         if self.network is not None:

@@ -1,0 +1,92 @@
+"""What a node keeps over its ends: gathered for the trainer's checkpoint, and taken up again from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from swarmd.errors import SwarmdError, WorkerError
+from swarmd.loops.state import LoopState, SavedState
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.source import TaskSource
+from swarmd.training.client import TrainerClient
+from swarmd.training.messages import SaveRequest, TrainerReady
+
+log = logging.getLogger("swarmd.node")
+
+CHECKPOINT_SECONDS = 120.0
+"""Deadline of a checkpoint, unless another is given."""
+SAVED_GROUP_BYTES = 16_000_000
+"""Largest part of the replay buffer in a checkpoint, as the buffer counts: some megabytes when written."""
+
+
+class SaveError(SwarmdError):
+    """A checkpoint was not written; training is not affected."""
+
+
+class Saver:
+    """Writes the node's checkpoints, and resumes from one."""
+
+    def __init__(
+        self, trainer: TrainerClient, state: LoopState, buffer: ReplayBuffer, manifest: Manifest
+    ) -> None:
+        self.problem = ""
+        """Why the last checkpoint was not written. Empty when it was."""
+        self._trainer = trainer
+        self._state = state
+        self._buffer = buffer
+        self._manifest = manifest
+        self._source: TaskSource | None = None
+
+    def resume(self, ready: TrainerReady, peer_id: str, seed: int) -> TaskSource:
+        """Go on where the trainer's checkpoint stands, or begin. Returns the node's stream of tasks.
+
+        Raises CheckpointError when the checkpoint is of a newer swarmd.
+        """
+        saved = SavedState()
+        if ready.node_state is not None:
+            saved = SavedState.decode(ready.node_state)
+            log.info("resumed from %s at round %d", ready.resumed_from, saved.round)
+        if saved.swarm_id == self._manifest.swarm_id:
+            self._buffer.restore(saved.groups, max(0.0, time.time() - saved.saved_at))
+        self._state.round = saved.round
+        self._state.own_reward_total = saved.own_reward_total
+        self._source = TaskSource(self._manifest, peer_id, seed, saved.source_position)
+        return self._source
+
+    async def save_or_say(self, when: str, timeout_seconds: float = CHECKPOINT_SECONDS) -> None:
+        """Write a checkpoint. A failure is told, and does not end the node."""
+        try:
+            await self.save(when, timeout_seconds)
+        except SaveError as error:
+            log.warning("%s", error)
+
+    async def save(self, when: str, timeout_seconds: float = CHECKPOINT_SECONDS) -> str:
+        """Have the trainer write a checkpoint; returns its path. Raises SaveError when it does not.
+
+        `when` is for people: at the end, after round 20.
+        """
+        if self._source is None:
+            raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
+        saved = SavedState(
+            round=self._state.round,
+            source_position=self._source.position,
+            own_reward_total=self._state.own_reward_total,
+            swarm_id=self._manifest.swarm_id,
+            saved_at=time.time(),
+            groups=self._buffer.saved(SAVED_GROUP_BYTES),
+        )
+        request = SaveRequest(
+            node_state=saved.encode(), round=self._state.round, eval_reward=self._state.eval_reward
+        )
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = await self._trainer.save(request, timeout_seconds)
+        except (WorkerError, TimeoutError) as error:
+            self.problem = f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
+            raise SaveError(self.problem) from error
+        self.problem = ""
+        log.info("checkpoint %s: %s", when, reply.path)
+        return reply.path

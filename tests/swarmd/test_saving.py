@@ -1,0 +1,96 @@
+"""What a node keeps over its ends, with a trainer that keeps it in memory."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from swarmd.errors import CheckpointError, WorkerError
+from swarmd.loops.state import LoopState, SavedState
+from swarmd.replay.buffer import ReplayBuffer
+from swarmd.saving import SaveError, Saver
+from swarmd.tasks.manifest import Manifest
+from swarmd.types import RolloutGroup
+
+MakeGroup = Callable[..., RolloutGroup]
+
+
+class Trainer:
+    """Keeps the last request; fails with what it is told to fail with."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+
+    async def save(self, request: Any, timeout_seconds: float) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        self.request = request
+        return SimpleNamespace(path="checkpoints/checkpoint-1")
+
+
+def make_saver(trainer: Trainer, state: LoopState, swarm: str = "tiny") -> tuple[Saver, ReplayBuffer]:
+    buffer = ReplayBuffer(
+        capacity_groups=10,
+        capacity_bytes=100_000,
+        peer_share=1.0,
+        max_age_seconds=1e6,
+        max_policy_lag=4,
+        max_uses=1,
+        clock=lambda: 1000.0,
+    )
+    return Saver(trainer, state, buffer, Manifest.load(swarm)), buffer  # type: ignore[arg-type]
+
+
+def ready(node_state: bytes | None) -> Any:
+    return SimpleNamespace(node_state=node_state, resumed_from="checkpoint-1")
+
+
+async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup) -> None:
+    trainer, state = Trainer(), LoopState(round=7, own_reward_total=3.5, eval_reward=0.25)
+    saver, buffer = make_saver(trainer, state)
+    source = saver.resume(ready(None), "peer", 0)
+    state.round = 7
+    source.draw(5)
+    buffer.add_external(make_group(1, "a"))
+    assert await saver.save("as asked") == "checkpoints/checkpoint-1"
+    assert (trainer.request.round, trainer.request.eval_reward) == (7, 0.25)
+
+    later = LoopState()
+    after, its_buffer = make_saver(trainer, later)
+    its_source = after.resume(ready(trainer.request.node_state), "peer", 0)
+    assert later.round == 7
+    assert its_source.draw(3) == source.draw(3)
+    assert [group.author for group in its_buffer.drawable()] == ["a"]
+
+
+async def test_groups_of_another_swarm_are_not_learned_from(make_group: MakeGroup) -> None:
+    trainer = Trainer()
+    saver, buffer = make_saver(trainer, LoopState())
+    saver.resume(ready(None), "peer", 0)
+    buffer.add_external(make_group(1, "a"))
+    await saver.save("as asked")
+    other, its_buffer = make_saver(trainer, LoopState(), swarm="sapo-nine")
+    other.resume(ready(trainer.request.node_state), "peer", 0)
+    assert its_buffer.drawable() == []
+
+
+async def test_a_failure_is_kept_as_a_problem_until_a_checkpoint_succeeds() -> None:
+    trainer = Trainer()
+    saver, _ = make_saver(trainer, LoopState())
+    with pytest.raises(SaveError, match="still starting"):
+        await saver.save("as asked")
+    assert saver.problem == ""
+    saver.resume(ready(None), "peer", 0)
+    trainer.failure = WorkerError("the disk is full")
+    await saver.save_or_say("after round 3")
+    assert saver.problem == "no checkpoint after round 3: the disk is full"
+    trainer.failure = None
+    await saver.save_or_say("after round 4")
+    assert saver.problem == ""
+
+
+def test_a_newer_node_state_is_refused() -> None:
+    saver, _ = make_saver(Trainer(), LoopState())
+    with pytest.raises(CheckpointError, match="newer swarmd"):
+        saver.resume(ready(SavedState(format=99).encode()), "peer", 0)
