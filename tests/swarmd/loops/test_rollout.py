@@ -44,11 +44,14 @@ class FakeVerifier:
 
     def __init__(self) -> None:
         self.broken: set[int] = set()
+        self.may_score = asyncio.Event()
+        self.may_score.set()
 
     async def regenerate(self, references: Sequence[TaskReference]) -> tuple[str | None, ...]:
         return tuple(f"question {reference.index}" for reference in references)
 
     async def score(self, reference: TaskReference, completions_G: Sequence[str]) -> ScoreReply:
+        await self.may_score.wait()
         count = len(completions_G)
         if reference.index in self.broken:
             return ScoreReply(None, (0.0,) * count, ("crashed",) * count)
@@ -168,3 +171,20 @@ async def test_a_group_that_cannot_be_scored_is_not_learned_from() -> None:
     await rig.run_until_paused()
     assert [group.task.index for group in rig.buffer.take_local(100)] == [1, 2, 3, 4]
     assert rig.state.own_since_round.mean == pytest.approx(0.5)
+
+
+async def test_sampling_goes_on_while_answers_are_scored_and_the_order_stays() -> None:
+    rig = Rig()
+    rig.verifier.may_score.clear()
+    task = asyncio.create_task(rig.loop.run(rig.state))
+    async with asyncio.timeout(5):
+        # Two calls of two questions; then max_ahead is reached, although nothing is scored yet.
+        await rig.state.until("test", lambda: "rollout" in rig.state.waiting, str)
+    assert (len(rig.generator.requests), rig.state.in_flight) == (2, [7, 7, 7, 7])
+    assert rig.buffer.local_versions() == ()
+    rig.verifier.may_score.set()
+    async with asyncio.timeout(5):
+        await rig.state.until("test", lambda: not rig.state.in_flight, str)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [group.task.index for group in rig.buffer.take_local(100)] == [0, 1, 2, 3]
