@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.columns import columns
 from swarmd.cli.failures import say
+from swarmd.cli.planning import workload_of
 from swarmd.cli.progress import DownloadProgress, StepProgress
+from swarmd.config import Config
 from swarmd.errors import ConfigError
 from swarmd.models.catalogue import CATALOGUE, KnownModel
+from swarmd.models.fit import gigabytes, leanest
 from swarmd.models.folder_check import check_folder
+from swarmd.models.memory import HOST, Workload, estimate_memory
+from swarmd.models.placement import Wish, place
+from swarmd.models.probe import probe_machine
 from swarmd.models.resolve import cached_folder, resolve
+from swarmd.models.shape import read_shape
+from swarmd.tasks.manifest import Manifest
 
 if TYPE_CHECKING:
     from swarmd.models.corpus import Example
@@ -42,6 +51,8 @@ def list_models(
             "where": _where(model),
             "manifest": model.manifest,
             "hub_id": model.hub_id,
+            "memory_bytes": _memory(model),
+            "least_memory_bytes": _memory(model, leanest),
             "description": model.description,
         }
         for model in CATALOGUE.values()
@@ -49,9 +60,15 @@ def list_models(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        name, size, where = row["name"], row["parameters"], row["where"]
-        typer.echo(f"{name:<22} {size:>6}  {where:<8} {row['description']}")
+    lines = [("name", "size", "memory", "at least", "where", "")]
+    for model in CATALOGUE.values():
+        sizes = (gigabytes(_memory(model)), gigabytes(_memory(model, leanest)))
+        lines.append((model.name, model.parameters, *sizes, _where(model), model.description))
+    typer.echo(columns(lines))
+    typer.echo(
+        "Memory: of a node on this CPU with default settings, and with the leanest (LoRA, gradient "
+        "checkpointing, tokens_at_once=1024). `start` compares what yours would take with what is free."
+    )
     typer.echo("Any folder with safetensors weights and any hub id (OWNER/NAME) can be used as well.")
 
 
@@ -109,6 +126,16 @@ def make(
     typer.echo(f"{level}: {model.num_parameters():,} parameters in {folder}")
 
 
+def _memory(model: KnownModel, workload: Callable[[Workload], Workload] = lambda usual: usual) -> int:
+    """What a node with this model takes on a CPU, all processes together; `workload` changes the default."""
+    shape = model.shape or read_shape(resolve(model.name).path)
+    assert shape is not None
+    cpu = Wish("model.device", "cpu")
+    placement = place(probe_machine(with_gpus=False), cpu, cpu, "auto", shape.parameters)
+    usual = workload_of(Config(), Manifest.load(model.manifest), shape, placement)
+    return estimate_memory(shape, placement, workload(usual)).at(HOST)
+
+
 def _where(model: KnownModel) -> str:
     if model.hub_id is None:
         return "bundled"
@@ -118,7 +145,6 @@ def _where(model: KnownModel) -> str:
 def _examples() -> Callable[[int], Mapping[str, Iterator[Example]]]:
     """Endless examples of each task of the `tiny` manifest, outside its held-out range."""
     from swarmd.models.corpus import Example
-    from swarmd.tasks.manifest import Manifest
     from swarmd.tasks.reasoning_gym import TaskLibrary
     from swarmd.types import TaskReference, TaskSpec
 

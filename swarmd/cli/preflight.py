@@ -12,9 +12,10 @@ from swarmd.config import Config
 from swarmd.errors import ConfigError, HomeInUseError
 from swarmd.generation.vllm_choice import find_vllm, why_not
 from swarmd.identity import Identity
-from swarmd.models.folder_check import check_folder
+from swarmd.models.catalogue import CATALOGUE
+from swarmd.models.folder_check import check_folder, has_chat_template
 from swarmd.models.placement import Placement
-from swarmd.models.resolve import resolve
+from swarmd.models.resolve import ModelFolder, cached_folder, resolve
 from swarmd.models.shape import read_shape
 from swarmd.paths import Home
 from swarmd.tasks.manifest import Manifest
@@ -37,17 +38,35 @@ def check_before_start(config: Config, home: Home) -> Placement:
         raise HomeInUseError(home.in_use_message(running))
     if config.generation.engine == "vllm" and (fault := why_not(find_vllm())) is not None:
         raise ConfigError(f"generation.engine is vllm, but {fault}: use auto or transformers")
+    _check_before_download(config, manifest)
     with DownloadProgress() as progress:
         model = resolve(config.model.name, progress.show)
     check_folder(model.path)
     manifest = manifest or Manifest.load(model.manifest_hint)
     _check_against_manifest(config, manifest)
+    _check_chat_template(model, manifest)
     placement = plan_for(config, manifest, model.name, read_shape(model.path))
     home.prepare()
     # A link that leads nowhere is there, too: a new identity must not be written through it.
     if os.path.lexists(home.identity_key):
         Identity.load(home.identity_key)
     return placement
+
+
+def _check_before_download(config: Config, manifest: Manifest | None) -> None:
+    """A known model that does not fit here is refused before gigabytes of it are fetched."""
+    known = CATALOGUE.get(config.model.name)
+    if known is None or known.shape is None or known.hub_id is None or cached_folder(known.hub_id):
+        return
+    plan_for(config, manifest or Manifest.load(known.manifest), known.name, known.shape)
+
+
+def _check_chat_template(model: ModelFolder, manifest: Manifest) -> None:
+    if manifest.prompt.style == "chat" and not has_chat_template(model.path):
+        raise ConfigError(
+            f"swarm {manifest.name!r} asks in chat style, and model {model.name} has no chat template: "
+            "choose an instruct model, or a swarm of plain style (`swarmd swarm new`)"
+        )
 
 
 def _check_against_manifest(config: Config, manifest: Manifest) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from swarmd.models.shape import ModelShape, shape_of
+
 __all__ = ["CATALOGUE", "KnownModel", "nearest_names"]
 
 
@@ -26,11 +28,49 @@ class KnownModel:
     """Folder beside this module."""
     hub_id: str | None = None
     """Repository on the hub."""
+    shape: ModelShape | None = None
+    """Of a model on the hub, so that its memory is estimated before it is fetched."""
 
 
-def _hub(name: str, parameters: str, hub_id: str, description: str) -> KnownModel:
-    return KnownModel(name, parameters, "sapo-nine", description, hub_id=hub_id)
+def _shape(
+    vocabulary: int, hidden: int, intermediate: int, layers: int, heads: tuple[int, int, int], **more: object
+) -> ModelShape:
+    """Of a tied model; `heads` are those of queries, those of keys, and their width."""
+    values = {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": heads[2],
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": True,
+    }
+    shape = shape_of(values | more)
+    assert shape is not None
+    return shape
 
+
+def _hub(name: str, hub_id: str, shape: ModelShape, description: str) -> KnownModel:
+    parameters = f"{shape.parameters / 1e9:.1f} B"
+    return KnownModel(name, parameters, "sapo-nine", description, hub_id=hub_id, shape=shape)
+
+
+def _family(name: str, hub_id: str, shape: ModelShape) -> tuple[KnownModel, KnownModel]:
+    """A base model, and the same one tuned to follow instructions."""
+    return (
+        _hub(name, hub_id, shape, "base model"),
+        _hub(f"{name}-instruct", f"{hub_id}-Instruct", shape, "instruction-tuned"),
+    )
+
+
+def _qwen3(name: str, hub_id: str, shape: ModelShape) -> tuple[KnownModel, KnownModel]:
+    thinks = "instruction-tuned, thinks before it answers"
+    return _hub(name, hub_id, shape, thinks), _hub(f"{name}-base", f"{hub_id}-Base", shape, "base model")
+
+
+_QWEN2, _QWEN3, _LLAMA = {"model_type": "qwen2"}, {"model_type": "qwen3"}, {"max_position_embeddings": 8192}
 
 _MODELS = (
     KnownModel(
@@ -47,14 +87,25 @@ _MODELS = (
         "almost never right at first, so that sharing shows; not useful either",
         "tiny_weak",
     ),
-    _hub("qwen2.5-0.5b", "0.5 B", "Qwen/Qwen2.5-0.5B", "base model"),
-    _hub("qwen2.5-0.5b-instruct", "0.5 B", "Qwen/Qwen2.5-0.5B-Instruct", "instruction-tuned"),
-    _hub("qwen2.5-1.5b", "1.5 B", "Qwen/Qwen2.5-1.5B", "base model"),
-    _hub("qwen2.5-1.5b-instruct", "1.5 B", "Qwen/Qwen2.5-1.5B-Instruct", "instruction-tuned"),
-    _hub("qwen3-0.6b", "0.6 B", "Qwen/Qwen3-0.6B", "instruction-tuned, thinks before it answers"),
-    _hub("qwen3-1.7b", "1.7 B", "Qwen/Qwen3-1.7B", "instruction-tuned, thinks before it answers"),
-    _hub("smollm2-135m", "0.1 B", "HuggingFaceTB/SmolLM2-135M-Instruct", "instruction-tuned"),
-    _hub("smollm2-360m", "0.4 B", "HuggingFaceTB/SmolLM2-360M-Instruct", "instruction-tuned"),
+    *_family(
+        "smollm2-135m",
+        "HuggingFaceTB/SmolLM2-135M",
+        _shape(49_152, 576, 1536, 30, (9, 3, 64), **_LLAMA),
+    ),
+    *_family(
+        "smollm2-360m",
+        "HuggingFaceTB/SmolLM2-360M",
+        _shape(49_152, 960, 2560, 32, (15, 5, 64), **_LLAMA),
+    ),
+    *_family("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", _shape(151_936, 896, 4864, 24, (14, 2, 64), **_QWEN2)),
+    *_qwen3("qwen3-0.6b", "Qwen/Qwen3-0.6B", _shape(151_936, 1024, 3072, 28, (16, 8, 128), **_QWEN3)),
+    *_family("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", _shape(151_936, 1536, 8960, 28, (12, 2, 128), **_QWEN2)),
+    *_family(
+        "smollm2-1.7b",
+        "HuggingFaceTB/SmolLM2-1.7B",
+        _shape(49_152, 2048, 8192, 24, (32, 32, 64), **_LLAMA),
+    ),
+    *_qwen3("qwen3-1.7b", "Qwen/Qwen3-1.7B", _shape(151_936, 2048, 6144, 28, (16, 8, 128), **_QWEN3)),
 )
 
 CATALOGUE = {model.name: model for model in _MODELS}

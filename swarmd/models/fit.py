@@ -10,7 +10,7 @@ from swarmd.models.machine import Machine
 from swarmd.models.memory import HOST, Estimate, Workload
 from swarmd.models.placement import Placement
 
-__all__ = ["check_fit", "gigabytes"]
+__all__ = ["check_fit", "gigabytes", "leanest"]
 
 NEAR = 0.85
 """From this part of what is free on, a fit is called near."""
@@ -69,6 +69,13 @@ def check_fit(
 def gigabytes(size_bytes: float) -> str:
     """Bytes as `0.35 GB` or `12.3 GB`."""
     return f"{size_bytes / 1e9:.{1 if size_bytes >= 1e9 else 2}f} GB"
+
+
+def leanest(workload: Workload) -> Workload:
+    """The same work with every setting that saves memory."""
+    for _, change in _steps(workload):
+        workload = change(workload)
+    return workload
 
 
 def _rooms(machine: Machine, placement: Placement) -> Iterator[_Room]:

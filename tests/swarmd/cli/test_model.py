@@ -15,7 +15,8 @@ from swarmd.models.warm_start import Phase
 def test_list_shows_the_bundled_models_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["model", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == ["tiny", "tiny-weak"]
+    assert [line.split()[0] for line in lines[:3]] == ["name", "tiny", "tiny-weak"]
+    assert lines[1].split()[3:7] == ["1.4", "GB", "1.3", "GB"]
 
 
 def test_list_as_json_says_where_each_model_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,6 +26,7 @@ def test_list_as_json_says_where_each_model_is(capsys: pytest.CaptureFixture[str
     assert rows["tiny"]["manifest"] == "tiny"
     assert rows["qwen2.5-0.5b"]["hub_id"] == "Qwen/Qwen2.5-0.5B"
     assert rows["qwen2.5-0.5b"]["where"] in {"hub", "on disk"}
+    assert rows["qwen2.5-0.5b"]["memory_bytes"] > rows["qwen2.5-0.5b"]["least_memory_bytes"] > 3e9
 
 
 def test_fetching_a_bundled_model_prints_its_folder(capsys: pytest.CaptureFixture[str]) -> None:

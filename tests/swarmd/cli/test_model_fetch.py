@@ -10,6 +10,9 @@ import pytest
 from fake_hub import FakeHub
 from random_models import make_model_folder
 
+from swarmd.cli.app import run_command_line
+from swarmd.models.machine import Machine
+
 NAME = "Qwen/Qwen2.5-0.5B"
 
 
@@ -69,3 +72,30 @@ def test_a_hub_that_cannot_be_reached_ends_a_start_with_exit_1_and_one_line(
         assert line.startswith("swarmd: ")
         assert said in line
     assert not (tmp_path / "home").exists()
+
+
+def test_a_known_model_that_does_not_fit_is_refused_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    words = ["start", "--isolated", "--model", "qwen2.5-1.5b", "--home", str(tmp_path / "home")]
+    for total, free, code in ((8, 6, 2), (900, 6, 1)):
+        machine = Machine(total * 10**9, free * 10**9)
+        monkeypatch.setattr("swarmd.cli.planning.probe_machine", lambda with_gpus, found=machine: found)
+        assert run_command_line(words) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "qwen2.5-1.5b needs about" in line
+        assert "choose a smaller model" in line
+    assert run_command_line([*words, "--set", "model.check_memory=false"]) == 1
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+
+
+def test_a_base_model_in_a_swarm_that_chats_is_refused_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_model_folder(tmp_path / "base", chat=False)
+    assert (
+        run_command_line(["start", "--isolated", "--model", str(folder), "--home", str(tmp_path / "h")]) == 2
+    )
+    assert "has no chat template: choose an instruct model" in capsys.readouterr().err
