@@ -52,6 +52,7 @@ class TrainerProcess:
         Raises ConfigError, TrainingError, CheckpointError or WeightChannelError, each one line.
         """
         self.close()
+        remove_leftovers()  # Of nodes that were killed: each would occupy memory for ever.
         torch.set_num_threads(choose_threads(settings.threads))
         compute = choose_compute(settings.device, settings.dtype)
         limit_memory(compute.device, settings.memory_share)
@@ -77,8 +78,6 @@ class TrainerProcess:
             _resume(trainer, checkpoint, path)
             notes += damaged
         report_progress("publishing weights")
-        # Of nodes that were killed: each would occupy memory for ever.
-        remove_leftovers()
         weights = _as_published(trainer, publish_dtype)
         opened = channel.create(
             settings.channel,
@@ -227,7 +226,10 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint, path: Path) -> None:
     try:
         trainer.restore(state)
     except TrainingError as error:
-        raise CheckpointError(f"{path} cannot be resumed: {error}") from error
+        raise CheckpointError(
+            f"{path} cannot be resumed: {error}; use the model and the options it was made with, another "
+            "--home, or move the folder away to begin anew"
+        ) from error
 
 
 def _as_published(trainer: Trainer, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -146,9 +146,14 @@ class Trainer:
 
     def restore(self, state: TrainerState) -> None:
         """Become the trainer that `state` was taken from. Raises TrainingError if it is of another model."""
-        shapes = {name: tuple(parameter.shape) for name, parameter in self.policy.parameters.items()}
-        if {name: tuple(tensor.shape) for name, tensor in state.weights.items()} != shapes:
-            raise TrainingError("the weights to restore have other names or shapes than the model's")
+        own = {name: list(parameter.shape) for name, parameter in self.policy.parameters.items()}
+        given = {name: list(tensor.shape) for name, tensor in state.weights.items()}
+        if other := sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name)):
+            name = other[0]
+            raise TrainingError(
+                f"the shapes do not match: tensor {name} is {given.get(name, 'missing')}, "
+                f"in the model it is {own.get(name, 'missing')}"
+            )
         optimizer = dict(state.optimizer)
         random = optimizer.pop("random")
         restore_optimizer(self._optimizer, self.policy.parameters, optimizer)

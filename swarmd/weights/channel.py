@@ -86,22 +86,23 @@ def create(
         raise WeightChannelError("weights.channel is cuda_ipc, but generator and trainer do not share a GPU")
     if kind != "auto":
         return OpenedChannel(_create(kind, name, folder, tensors), f"weights.channel is {kind}")
-    problem = ""
+    reason, problem = "generator and trainer both see it, and it has room", ""
     if same_gpu:
         try:
             writer = _create(cuda_ipc.KIND, name, folder, tensors)
             return OpenedChannel(writer, "trainer and generator compute on the same GPU")
         except WeightChannelError as error:
-            problem = f"weights go through shared memory, which is slower: {error}"
+            reason = str(error)
+            problem = f"weights go through shared memory instead of the GPU's own: {error}"
     try:
-        writer = _create(shared_memory.KIND, name, folder, tensors)
-        return OpenedChannel(writer, problem or "both processes see it, and it has room", problem)
+        return OpenedChannel(_create(shared_memory.KIND, name, folder, tensors), reason, problem)
     except WeightChannelError as error:
+        reason = str(error)
         problem = f"weights go through a file in {folder}, which is slower: {error}"
     try:
-        return OpenedChannel(_create(file.KIND, name, folder, tensors), problem, problem)
+        return OpenedChannel(_create(file.KIND, name, folder, tensors), reason, problem)
     except WeightChannelError as error:
-        raise WeightChannelError(f"{error} ({problem})") from error
+        raise WeightChannelError(f"{error} ({reason})") from error
 
 
 def attach(handle: WeightHandle) -> Reader:

@@ -5,15 +5,19 @@ import uuid
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import swarmd.models
 from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE, SAMPLE, GeneratorSettings, SampleRequest
+from swarmd.generation.transformers import TransformersEngine
+from swarmd.models.tokenization import load_tokenizer
 from swarmd.types import Prompt, WeightHandle
+from swarmd.weights.channel import attach
 from swarmd.weights.segment import Segment
 from swarmd.weights.shared_memory import KIND, WeightWriter
 from swarmd.workers.supervisor import Worker, WorkerLimits
@@ -32,16 +36,42 @@ def channel_name():
     Segment.remove(name)
 
 
+# A generator whose model takes no more tensors in the middle of its first update, as when memory fails.
+FAILS_ONCE = """
+import os, sys, torch
+from swarmd.entrypoints import generator
+copy_, left = torch.Tensor.copy_, [5]
+def failing_copy_(*arguments):
+    left[0] -= 1
+    if left[0] == 0 and not os.path.exists(os.environ["MARK"]):
+        open(os.environ["MARK"], "w").close()
+        raise RuntimeError("no more memory")
+    return copy_(*arguments)
+load_weights = generator._Generator.load_weights
+def load(self, request):
+    torch.Tensor.copy_ = failing_copy_
+    try:
+        return load_weights(self, request)
+    finally:
+        torch.Tensor.copy_ = copy_
+generator._Generator.load_weights = load
+generator.main()
+"""
+
+
 @asynccontextmanager
-async def running_generator(tmp_path, ready_list):
+async def running_generator(
+    tmp_path, ready_list, settings=SETTINGS, module="swarmd.entrypoints.generator", environment=None
+):
     async def initialise(worker: Worker) -> None:
-        ready_list.append(await worker.call(INITIALISE, SETTINGS, 120))
+        ready_list.append(await worker.call(INITIALISE, settings, 120))
 
     worker = Worker(
         "generator",
-        "swarmd.entrypoints.generator",
+        module,
         WorkerLimits(restart_min_seconds=0.05),
         initialise,
+        environment=environment,
         log_path=tmp_path / "generator.log",
         on_event=lambda _: None,
     )
@@ -90,8 +120,50 @@ async def test_killed_process_is_initialised_again_and_samples_the_same(tmp_path
         with pytest.raises(WorkerError, match="context"):
             await worker.call(SAMPLE, too_long, 60)
 
+        cut_off = asyncio.create_task(worker.call(SAMPLE, request, 60))
+        await asyncio.sleep(0)
         os.kill(worker.pid, signal.SIGKILL)
-        await asyncio.sleep(0.2)
+        with pytest.raises(WorkerError):
+            await cut_off
         after = await worker.call(SAMPLE, request, 120)
         assert after.groups == before.groups
         assert len(ready_list) == 2
+
+
+@pytest.mark.parametrize("tied", [True, False])
+async def test_an_update_that_fails_midway_ends_the_process_and_the_next_one_has_all_of_it(
+    tmp_path, channel_name, tied
+):
+    (tmp_path / "failing_generator.py").write_text(FAILS_ONCE)
+    environment = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", "MARK": f"{tmp_path}/mark"}
+    folder = TINY
+    if not tied:
+        folder = tmp_path / "untied"
+        config = AutoConfig.from_pretrained(TINY)
+        config.tie_word_embeddings = False
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        load_tokenizer(TINY).save_pretrained(folder)
+    settings = msgspec.structs.replace(SETTINGS, model_path=str(folder))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ready_list = []
+    async with running_generator(tmp_path, ready_list, settings, "failing_generator", environment) as worker:
+        generator = Generator(worker.call, timeout_seconds=120)
+        for parameter in model.parameters():
+            parameter.requires_grad_(False).mul_(0.5)
+        tensors = model.state_dict()
+        with WeightWriter.create(channel_name, tensors) as writer:
+            writer.publish(4, tensors)
+            with pytest.raises(WorkerError, match="no more memory"):
+                await generator.load_weights(writer.handle, 4)
+            assert await generator.load_weights(writer.handle, 4) == 4
+        assert len(ready_list) == 2
+        request = SampleRequest(PROMPTS, 2, 8, 1.0, 0)
+        updated = await generator.sample(request)
+    model.save_pretrained(tmp_path / "fresh")
+    load_tokenizer(TINY).save_pretrained(tmp_path / "fresh")
+    fresh = TransformersEngine.load(
+        msgspec.structs.replace(SETTINGS, model_path=str(tmp_path / "fresh")), attach
+    ).sample(request)
+    assert [group.completions_G for group in updated.groups] == [
+        group.completions_G for group in fresh.groups
+    ]
