@@ -32,6 +32,9 @@ from swarmd.rewards.tripwire import OwnText
 from swarmd.tasks.prompt import extract_answer
 from swarmd.workers.process import handle, report_progress, serve, worker_argument_fd
 
+WARM_UP_SECONDS = 60.0
+"""For one task to load what it needs; half of it for the first that is generated."""
+
 
 class Verifier:
     """Answers the calls. The first must be initialise, and comes once: a closed process stays closed."""
@@ -52,16 +55,18 @@ class Verifier:
         limit_growth(2 * settings.memory_bytes)
         sandbox = close_process()
         # Only behind the closed door: a manifest may come from a stranger.
-        isolation = Isolation(
-            sandbox,
-            ScoringWork(library, extract_answer),
-            settings.timeout_seconds,
-            settings.memory_bytes,
-            OwnText(OWN_TEXT, EVALUATION_TOOLS),
+        work = ScoringWork(library, extract_answer)
+        own_text = OwnText(OWN_TEXT, EVALUATION_TOOLS)
+        scorer, trial = (
+            Scorer(
+                Isolation(sandbox, work, timeout_seconds, settings.memory_bytes, own_text),
+                strict=settings.strict,
+                alone=ALONE,
+            )
+            for timeout_seconds in (settings.timeout_seconds, WARM_UP_SECONDS)
         )
-        scorer = Scorer(isolation, strict=settings.strict, alone=ALONE)
         for number, task in enumerate(settings.tasks):
-            fault = scorer.fault_of_warm_up(number)
+            fault = trial.fault_of_warm_up(number)
             if isinstance(fault, ScoreReason):
                 raise ConfigError(f"task {task.dataset}: generates nothing: {fault}")
             if fault is not None:

@@ -67,7 +67,7 @@ def test_reason_is_given_when_scoring_takes_too_long(swarmd):
     # Simplifying this takes sympy minutes.
     slow = "+".join(f"sin(x**{n})*cos({n}*x)**{n}*exp(x/{n})" for n in range(2, 40))
     task = ("--dataset", "simple_integration", "--seed", "1", "--index", "0")
-    arguments = [*task, "--timeout", "1.0", "--json"]
+    arguments = [*task, "--timeout", "4.0", "--json"]
     _code, out, _err = swarmd("task", "score", *arguments, "--completion", slow)
     assert json.loads(out) == {"score": 0.0, "reason": "timeout"}
 

@@ -120,8 +120,7 @@ async def test_seeds_and_indices_of_any_size_are_answered(verifier):
     ("config", "expected"),
     [
         ({"min_n": 0}, "task binary_matrix: config: min_n must be at least 1"),
-        ({"min_n": 30_000, "max_n": 30_000}, "task binary_matrix: generates nothing: (MemoryError|timeout)"),
-        ({"min_n": 2500, "max_n": 2500}, "task binary_matrix: generates nothing: timeout"),
+        ({"min_n": 30_000, "max_n": 30_000}, "task binary_matrix: generates nothing: MemoryError"),
     ],
 )
 async def test_configuration_that_cannot_be_generated_is_a_config_error_that_names_it(config, expected):
