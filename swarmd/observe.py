@@ -290,6 +290,7 @@ class Observer:
     def _rejected(self, dropped: dict[str, int]) -> dict[str, int]:
         """Refusals of messages and of the buffer together; what peers sent twice is in both, once here."""
         rejected = dict(self.network.peers.rejected) if self.network else {}
+        rejected |= self.loops.refused
         for reason, count in dropped.items():
             rejected[reason] = max(rejected.get(reason, 0), count)
         if self.network and self.network.subscriber.dropped:

@@ -2,6 +2,7 @@
 that engine with the model that `make_model` makes of seed 0, once tied and once untied.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 import swarmd.models
 from swarmd.errors import GenerationError, WeightChannelError
 from swarmd.generation.engines import open_engine
-from swarmd.generation.generator import Engine
+from swarmd.generation.generator import Engine, is_finite
 from swarmd.generation.messages import GeneratorSettings, LoadWeightsRequest, SampleReply, SampleRequest
 from swarmd.models.tokenization import Tokenizer, encode_prompt, load_tokenizer
 from swarmd.types import FinishReason, Prompt, WeightHandle
@@ -258,7 +259,9 @@ def test_weights_of_another_model_are_refused_and_the_old_ones_stay(
     assert difference(reply, PROMPTS, {4: model}) < TOLERANCE
 
 
-def test_diverged_weights_are_noticed_instead_of_sampled_from(served, channel, channel_name, make_model):
+def test_log_probabilities_of_diverged_weights_are_told_as_they_are_and_leave_no_trace(
+    served, channel, channel_name, make_model, difference
+):
     diverged = make_model(tied=served.tied, seed=0)
     with torch.no_grad():
         diverged.lm_head.weight[3, 3] = float("nan")
@@ -267,7 +270,10 @@ def test_diverged_weights_are_noticed_instead_of_sampled_from(served, channel, c
         writer.publish(6, tensors)
         served.engine.load_weights(LoadWeightsRequest(writer.handle, 6))
         for temperature in (0.0, 1.0):
-            with pytest.raises(GenerationError, match="not finite"):
-                served.engine.sample(request(temperature=temperature))
-    channel(7, seed=0)
-    assert served.engine.sample(request()).groups[0].policy_version == 7
+            reply = served.engine.sample(request(temperature=temperature))
+            assert not any(map(is_finite, reply.groups))
+        assert not all(map(math.isfinite, served.engine.canary().logprobs_T))
+    model = channel(7, seed=0)
+    reply = served.engine.sample(request())
+    assert all(map(is_finite, reply.groups))
+    assert difference(reply, PROMPTS, {7: model}) < TOLERANCE

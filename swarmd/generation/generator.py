@@ -6,6 +6,7 @@ daemon; it knows neither torch nor the engine, only messages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -22,13 +23,13 @@ from swarmd.generation.messages import (
     SampleReply,
     SampleRequest,
 )
-from swarmd.types import WeightHandle
+from swarmd.types import SampledGroup, WeightHandle
 from swarmd.workers.framing import Method
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Call", "Engine", "Generator", "OpenWeights", "WeightSource"]
+__all__ = ["Call", "Engine", "Generator", "OpenWeights", "WeightSource", "is_finite"]
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -42,7 +43,9 @@ class Engine(Protocol):
         """What was loaded, where, and how."""
 
     def sample(self, request: SampleRequest) -> SampleReply:
-        """Sample a group for each prompt, all with the weights loaded last."""
+        """Sample a group for each prompt, all with the weights loaded last. Log-probabilities are told as
+        they are, also where they are not finite.
+        """
 
     def load_weights(self, request: LoadWeightsRequest) -> LoadWeightsReply:
         """Replace all weights by the newest of the channel, or none of them when they do not fit."""
@@ -130,3 +133,8 @@ class Generator:
             WorkerError: the process failed.
         """
         return await self._call(CANARY, CanaryRequest(), self._timeout_seconds)
+
+
+def is_finite(group: SampledGroup) -> bool:
+    """Whether every log-probability of the group is a number that can be learned from."""
+    return all(math.isfinite(value) for one in group.completions_G for value in one.logprobs_T or ())

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from swarmd.errors import ConfigError, GenerationError, SwarmdError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.messages import (
     CanaryReply,
@@ -112,8 +112,7 @@ class VllmEngine:
         """Sample a group for each prompt. A prompt near the context's end gets shorter completions.
 
         Raises:
-            GenerationError: a prompt does not fit the context, the sizes make no sense, or the model
-                gives logits that are not finite.
+            GenerationError: a prompt does not fit the context, or the sizes make no sense.
             RuntimeError: vLLM has ended or hangs; this process is of no more use.
         """
         started = time.monotonic()
@@ -154,6 +153,8 @@ class VllmEngine:
             )
         except TimeoutError:
             raise RuntimeError(f"vLLM made no step for {limit:g} s (generation.stall_seconds)") from None
+        if not np.isfinite(found_T).all():
+            self._loop.run_until_complete(self._server.wipe_cache())
         return CanaryReply(self.policy_version, found_T, self.ready.dtype)
 
     def close(self) -> None:
@@ -208,9 +209,6 @@ class VllmEngine:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not all(np.isfinite(one.logprobs_T).all() for completions in sampled for one in completions):
             await self._server.wipe_cache()
-            raise GenerationError(
-                f"logits of policy version {self.policy_version} are not finite: training has diverged"
-            )
         return tuple(self._group(completions) for completions in sampled)
 
     def _group(self, sampled: tuple[Sampled, ...]) -> SampledGroup:

@@ -56,6 +56,10 @@ class Canary:
     failures: int = 0
     """Comparisons in a row that failed."""
     total_failures: int = 0
+    not_finite: int = 0
+    """Sampling calls in a row in which a log-probability was not finite."""
+    is_suspect: bool = False
+    """Whether the last of them has still to be answered, by the weights loop."""
     trainer_starts: int = 0
     _trainer_dtype: str = "float32"
     _readings: dict[int, tuple[float, ...]] = field(default_factory=dict)
@@ -75,6 +79,12 @@ class Canary:
     def note_generator_start(self) -> None:
         """A generator has started, with weights that are not the policy's yet."""
         self._is_fresh = True
+
+    def note_sampled(self, *, is_finite: bool) -> None:
+        """A sampling call is done. One with numbers that are not finite makes a comparison due."""
+        self.not_finite = 0 if is_finite else self.not_finite + 1
+        self.is_suspect = self.is_suspect or not is_finite
+        self._is_fresh = self._is_fresh or not is_finite
 
     def note_reading(self, version: int, logprobs_T: tuple[float, ...] | None) -> None:
         """What the trainer found under `version`, where it was asked."""

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
-from swarmd.generation.generator import Generator
+from swarmd.generation.generator import Generator, is_finite
 from swarmd.generation.messages import SampleRequest
 from swarmd.loops.state import LoopState
 from swarmd.rewards.verifier import VerifierPool
@@ -73,6 +73,8 @@ class EvaluateLoop:
                     seed=0,
                 )
             )
+            if not all(map(is_finite, sampled.groups)):
+                raise WorkerError("the generator's log-probabilities are not finite: no evaluation")
             scores = await asyncio.gather(
                 *(
                     self.verifier.score(reference, (group.completions_G[0].text,))

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
-from swarmd.generation.generator import Generator
+from swarmd.generation.generator import Generator, is_finite
 from swarmd.generation.messages import SampleRequest
 from swarmd.gossip.publisher import Publisher
 from swarmd.loops.state import FAILURE_PAUSE_SECONDS, LoopState
@@ -27,6 +27,8 @@ from swarmd.tasks.source import TaskSource
 from swarmd.types import Prompt, RolloutGroup, SampledGroup, TaskReference, size_in_bytes
 
 LOOP = "rollout"
+NOT_FINITE = "not_finite"
+"""Why a group is refused, and the name of the problem that follows."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,24 @@ class RolloutLoop:
                 await state.note_failure(LOOP, error)
                 continue
             state.problems.pop(LOOP, None)
-            await answered.put([Answered(*pair) for pair in zip(questions, sampled, strict=True)])
+            pairs = zip(questions, sampled, strict=True)
+            await answered.put(self._finite([Answered(*pair) for pair in pairs], state))
+
+    def _finite(self, sampled: list[Answered], state: LoopState) -> list[Answered]:
+        """Those whose log-probabilities are numbers. The others are refused and counted, and nothing more
+        is sampled until the weights loop has seen to it.
+        """
+        finite = [one for one in sampled if is_finite(one.sampled)]
+        refused = len(sampled) - len(finite)
+        state.canary.note_sampled(is_finite=not refused)
+        if refused:
+            del state.in_flight[-refused:]
+            state.refused[NOT_FINITE] = state.refused.get(NOT_FINITE, 0) + refused
+            state.served_version = None
+            state.notify()
+        else:
+            state.problems.pop(NOT_FINITE, None)
+        return finite
 
     def _room(self, state: LoopState) -> int:
         """How many groups may be begun now."""

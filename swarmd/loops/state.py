@@ -108,6 +108,8 @@ class LoopState:
     """External groups trained on, since the start."""
     generated_tokens: int = 0
     trained_groups: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Own groups that nobody can learn from, by reason."""
     unpublished: dict[str, int] = field(default_factory=dict)
     """Own groups that were not published, by reason."""
     waiting: dict[str, str] = field(default_factory=dict)

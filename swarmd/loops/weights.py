@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from swarmd.errors import GenerationError, WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.loops.canary import CanaryCheck
+from swarmd.loops.rollout import NOT_FINITE
 from swarmd.loops.state import LoopState
 
 __all__ = ["WeightsLoop"]
 
 WEIGHTS = "weights"
 CANARY = "canary"
+
+_NOT_FINITE_LINE = "the generator's log-probabilities of what it sampled are not finite"
 
 log = logging.getLogger("swarmd.canary")
 
@@ -41,10 +44,16 @@ class WeightsLoop:
         """
         while True:
             await state.until(WEIGHTS, lambda: self._is_behind(state), lambda: "a new policy version")
+            canary = state.canary
+            if canary.is_suspect:
+                canary.is_suspect = False
+                self._repair(state, NOT_FINITE, _NOT_FINITE_LINE, "generator", canary.not_finite)
             assert state.weight_handle is not None
             try:
                 version = await self.generator.load_weights(
-                    state.weight_handle, state.policy_version, again=bool(state.canary.failures)
+                    state.weight_handle,
+                    state.policy_version,
+                    again=bool(canary.failures or canary.not_finite),
                 )
                 check = await self._compare(state, version)
             except WorkerError as error:
@@ -56,11 +65,13 @@ class WeightsLoop:
                 self._note_good(state, check)
             else:
                 state.served_version = None
-                self._repair(state, check)
+                culprit = "generator" if check.is_trainer_finite else "trainer"
+                self._repair(state, CANARY, str(check), culprit, canary.failures)
             state.notify()
 
     def _is_behind(self, state: LoopState) -> bool:
-        return state.weight_handle is not None and state.served_version != state.policy_version
+        is_served = state.served_version == state.policy_version and not state.canary.is_suspect
+        return state.weight_handle is not None and not is_served
 
     async def _compare(self, state: LoopState, version: int) -> CanaryCheck | None:
         """Generator against trainer, where that is due and both can be had under the same version."""
@@ -85,20 +96,18 @@ class WeightsLoop:
         if check is not None and state.problems.pop(CANARY, None) is not None:
             log.info("repaired: %s", check)
 
-    def _repair(self, state: LoopState, check: CanaryCheck) -> None:
-        """Have the weights loaded again, or the process at fault started again, or give up."""
-        failures = state.canary.failures
-        if failures >= self.max_failures:
-            raise GenerationError(
-                f"{check}, {failures} times in a row, after new weights and restarts; "
-                "generation.canary_tolerance sets what is tolerated"
-            )
-        culprit = "generator" if check.is_trainer_finite else "trainer"
-        is_restart = culprit == "trainer" or failures > 1
+    def _repair(self, state: LoopState, name: str, problem: str, culprit: str, times: int) -> None:
+        """Have the weights loaded again, or the process at fault started again, or give up; `times` is
+        how often in a row there was this problem.
+        """
+        if times >= self.max_failures:
+            hint = "; generation.canary_tolerance sets what is tolerated" if "tolerance" in problem else ""
+            raise GenerationError(f"{problem}, {times} times in a row, after new weights and restarts{hint}")
+        is_restart = culprit == "trainer" or times > 1
         remedy = f"the {culprit} is restarted" if is_restart else "the generator loads its weights again"
-        state.problems[CANARY] = f"{check}: {remedy}"
-        log.warning("%s", state.problems[CANARY])
+        state.problems[name] = f"{problem}: {remedy}"
+        log.warning("%s", state.problems[name])
         if culprit == "trainer":
             state.weight_handle = None  # There is nothing to load before the next trainer has started.
         if is_restart:
-            self.restart(culprit, f"was ended by the canary: {check}")
+            self.restart(culprit, f"was ended: {problem}")

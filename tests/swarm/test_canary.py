@@ -18,7 +18,7 @@ def test_a_generator_with_spoilt_weights_is_caught_repaired_and_in_the_end_given
     make_node: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil = tmp_path / "spoil"
-    spoil.write_text("0")
+    spoil.write_text("0 0")
     monkeypatch.setenv("SPOIL", str(spoil))
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     options = ("--set", "generation.canary_every_versions=1", "--set", "workers.max_fast_failures=3")
@@ -37,21 +37,31 @@ def test_a_generator_with_spoilt_weights_is_caught_repaired_and_in_the_end_given
 
         return check
 
+    # One group has a log-probability that is no number: it is refused, and rounds go on.
+    spoil.write_text("0 1")
+    refused = node.wait_for(
+        lambda status: (
+            status["buffer"]["rejected"].get("not_finite") and is_repaired(0, good["round"])(status)
+        )
+    )
+    assert refused["buffer"]["rejected"]["not_finite"] == 1
+    assert "of what it sampled are not finite: the generator loads its weights again" in node.printed()
+
     # Loading the weights again is enough, and rounds go on.
-    spoil.write_text("1")
-    again = node.wait_for(is_repaired(1, good["round"]))
+    spoil.write_text("1 0")
+    again = node.wait_for(is_repaired(1, refused["round"]))
     assert again["workers"]["generator"]["restarts"] == 0
-    assert "the generator loads its weights again" in node.printed()
+    assert "differ by" in node.printed()
 
     # Here it is not: the generator is restarted.
-    spoil.write_text("2")
+    spoil.write_text("2 0")
     restarted = node.wait_for(is_repaired(3, again["round"]))
     assert restarted["workers"]["generator"]["restarts"] == 1
     assert restarted["workers"]["trainer"]["restarts"] == 0
     assert "the generator is restarted" in node.printed()
 
     # And here nothing helps.
-    spoil.write_text("1000")
+    spoil.write_text("1000 0")
     assert node.process.wait(timeout=120) == 1
     last = node.printed().strip().splitlines()[-1]
     assert last.startswith("swarmd: generator and trainer differ by ")

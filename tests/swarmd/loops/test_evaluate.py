@@ -1,6 +1,7 @@
 """The evaluation loop: greedy answers to the held-out tasks, before the first round and when due."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from swarmd.errors import WorkerError
@@ -20,10 +21,12 @@ class FakeGenerator:
 
     def __init__(self) -> None:
         self.requests: list[SampleRequest] = []
+        self.logprobs: list[float] = []
 
     async def sample(self, request: SampleRequest) -> SampleReply:
         self.requests.append(request)
-        answer = (Completion("answer", FinishReason.STOP),)
+        logprob = self.logprobs.pop(0) if self.logprobs else -1.0
+        answer = (Completion("answer", FinishReason.STOP, (1,), (logprob,)),)
         return SampleReply(tuple(SampledGroup(answer, 0) for _ in request.prompts), 1, 0.0)
 
 
@@ -110,4 +113,15 @@ async def test_nothing_is_evaluated_before_the_generator_has_the_policy() -> Non
     state.notify()
     async with asyncio.timeout(5):
         await state.until("test", lambda: state.eval_reward is not None, str)
+    task.cancel()
+
+
+async def test_answers_whose_log_probabilities_are_not_finite_are_no_evaluation() -> None:
+    state, verifier, generator = LoopState(served_version=0), FakeVerifier(), FakeGenerator()
+    generator.logprobs = [-1.0, math.nan]
+    task = asyncio.create_task(make_loop(verifier, generator).run(state))
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: "evaluate" in state.problems, str)
+    assert "not finite" in state.problems["evaluate"]
+    assert state.eval_reward is None
     task.cancel()

@@ -1,6 +1,7 @@
 """The rollout loop: what it samples, when it pauses, and what a failing worker costs."""
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ class FakeGenerator:
     def __init__(self) -> None:
         self.requests: list[SampleRequest] = []
         self.failures = 0
+        self.not_finite: list[int] = []
+        """For each call, how many of its groups have a number that is none."""
 
     async def sample(self, request: SampleRequest) -> SampleReply:
         await asyncio.sleep(0)
@@ -36,7 +39,10 @@ class FakeGenerator:
             Completion("right" if i % 2 else "wrong", FinishReason.STOP, (1, 2), (-0.1, -0.2))
             for i in range(request.group_size)
         )
-        return SampleReply(tuple(SampledGroup(completions_G, 7) for _ in request.prompts), 10, 0.1)
+        broken_G = (*completions_G[:-1], Completion("right", FinishReason.STOP, (1, 2), (-0.1, math.nan)))
+        broken = self.not_finite.pop(0) if self.not_finite else 0
+        groups = [SampledGroup(completions_G, 7)] * (len(request.prompts) - broken)
+        return SampleReply((*[SampledGroup(broken_G, 7)] * broken, *groups), 10, 0.1)
 
 
 class FakeVerifier:
@@ -188,3 +194,20 @@ async def test_sampling_goes_on_while_answers_are_scored_and_the_order_stays() -
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert [group.task.index for group in rig.buffer.take_local(100)] == [0, 1, 2, 3]
+
+
+async def test_a_group_with_a_log_probability_that_is_no_number_is_refused_and_counted() -> None:
+    rig = Rig()
+    rig.generator.not_finite = [1]
+    await rig.run_until_paused()
+    assert [group.task.index for group in rig.buffer.take_local(100)] == [1]
+    assert rig.state.refused == {"not_finite": 1}
+    assert rig.state.served_version is None
+    assert (rig.state.canary.not_finite, rig.state.canary.is_suspect) == (1, True)
+    assert len(rig.generator.requests) == 1
+    # Once the weights loop has seen to it, sampling goes on.
+    rig.state.served_version = 7
+    rig.state.waiting.clear()
+    await rig.run_until_paused()
+    assert rig.state.canary.not_finite == 0
+    assert rig.state.refused == {"not_finite": 1}

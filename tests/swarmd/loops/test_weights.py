@@ -235,3 +235,42 @@ async def test_a_trainer_that_dies_before_it_answers_holds_up_nothing() -> None:
         node.start_trainer(4)
         await node.serves(4)
         assert node.state.canary.total_failures == 0
+
+
+def sampled_nothing_finite(node: Node) -> None:
+    """What the rollout loop does with such a reply."""
+    node.state.canary.note_sampled(is_finite=False)
+    node.state.served_version = None
+    node.state.notify()
+
+
+async def test_samples_that_are_not_finite_bring_new_weights_then_a_new_generator_then_the_end() -> None:
+    async with Node(every_versions=100, max_failures=3) as node:
+        node.start_trainer(1)
+        await node.serves(1)
+        sampled_nothing_finite(node)
+        await node.serves(1)
+        assert node.generator.again == [False, True]
+        assert node.generator.canaries == 2
+        assert node.restarted == []
+        assert "are not finite: the generator loads its weights again" in node.state.problems["not_finite"]
+        node.state.canary.note_sampled(is_finite=True)
+        for _ in range(2):
+            sampled_nothing_finite(node)
+            await node.serves(1)
+        assert [name for name, _ in node.restarted] == ["generator"]
+        sampled_nothing_finite(node)
+        await asyncio.wait({node.task}, timeout=5)
+        with pytest.raises(GenerationError, match="not finite, 3 times in a row") as error:
+            node.task.result()
+        assert "canary_tolerance" not in str(error.value)
+
+
+async def test_samples_that_are_not_finite_are_answered_also_when_they_meet_a_load() -> None:
+    async with Node() as node:
+        node.start_trainer(1)
+        await node.serves(1)
+        node.state.canary.note_sampled(is_finite=False)
+        node.state.notify()
+        await node.until(lambda: node.generator.loaded == [1, 1])
+        assert node.generator.again == [False, True]
