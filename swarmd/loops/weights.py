@@ -35,7 +35,7 @@ class WeightsLoop:
     restart: Callable[[str, str], None]
     """Ends a worker process, named first, for a reason; its supervisor starts the next."""
     max_failures: int
-    """Comparisons in a row that may fail, the last one included."""
+    """After this many failed comparisons, or calls with numbers that are none, in a row it is given up."""
 
     async def run(self, state: LoopState) -> None:
         """Load for ever: whenever the trainer is ahead of the generator.
