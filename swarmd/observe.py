@@ -180,6 +180,7 @@ class Observer:
             loop_lag_max_ms=self.loop_lag.max_ms,
             resident_bytes=self._process.memory_info().rss,
             waiting_for=self._waiting_for(),
+            sandbox=ready.sandbox_layers if (ready := self.processes.verifier_ready) else (),
             problems=self._problems(),
             versions=self._versions,
         )

@@ -44,6 +44,7 @@ COMMANDS = (
     Command("status", "status", "Show what a node does, or its last known state.", _WATCHING),
     Command("peers", "peers", "List the peers a node has heard from.", _WATCHING),
     Command("logs", "logs", "Print a node's log.", _WATCHING),
+    Command("doctor", "doctor", "Check whether a node could start here, and say what to do.", _WATCHING),
     Command("config", "config", "Show or check the configuration.", _PARTS),
     Command("identity", "identity", "Show or make a node's identity.", _PARTS),
     Command("swarm", "swarm", "Make, show and identify swarm manifests.", _PARTS),

@@ -88,6 +88,8 @@ def describe(status: NodeStatus) -> str:
         memory = f", about {gigabytes(worker.estimated_bytes)}" if worker.estimated_bytes else ""
         where = f", {worker.device} in {worker.dtype}{memory} ({worker.why})" if worker.device else ""
         rows.append((f"worker {name}", f"{worker.state}{doing}{idle}, {worker.restarts} restarts{where}"))
+    if status.sandbox:
+        rows.append(("sandbox", ", ".join(status.sandbox)))
     if status.buffer.rejected:
         rows.append(("rejected", counts(status.buffer.rejected)))
     if status.unpublished:

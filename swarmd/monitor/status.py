@@ -168,6 +168,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the daemon without its workers."""
     waiting_for: str = ""
     """Who waits for what, in words: `trainer waits for 2 more rollout groups`. Empty: nobody waits."""
+    sandbox: tuple[str, ...] = ()
+    """What encloses scoring: rlimits, no_new_privs, seccomp, landlock, namespaces."""
     problems: tuple[str, ...] = ()
     """What a person should know or see to, one line each."""
     versions: dict[str, str] = {}
