@@ -19,12 +19,11 @@ from swarmd.errors import GenerationError
 from swarmd.generation.messages import GeneratorSettings
 from swarmd.generation.model import memory_cost
 from swarmd.models.device import Compute
+from swarmd.models.memory import usual_cache_bytes
 from swarmd.models.tokenization import Tokenizer, end_token_id
 
 __all__ = ["Prompt", "Sampled", "ServerOptions", "end_token_ids", "plan_server", "skeleton"]
 
-_KV_SEQUENCES = 64
-"""As many completions of full context are to find room in the cache, where memory allows."""
 _CPU_KV_BYTES = 1 << 30
 _KV_SHARE = 0.7
 """Of the generator's memory on a GPU, the weights left out; the rest is for computing."""
@@ -85,7 +84,7 @@ def plan_server(settings: GeneratorSettings, compute: Compute, model: Any) -> Se
         if compute.device.type == "cuda":
             total = torch.cuda.get_device_properties(compute.device).total_memory
             room = int((total * settings.memory_share - size * compute.dtype.itemsize) * _KV_SHARE)
-        cache = min(_KV_SEQUENCES * context * token_bytes, room)
+        cache = usual_cache_bytes(token_bytes, context, room)
     # vLLM wants room for one completion of full context, in whole blocks, and keeps a block to itself.
     fits = cache // token_bytes // 128 * 128 - 128
     if fits < 128:

@@ -40,6 +40,7 @@ def main() -> None:
     """Print estimate, measurement and their ratio for each process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=("tiny", "0.5b"), default="tiny")
+    parser.add_argument("--layers", type=int, default=24, help="of the 0.5b shape, where memory is short")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--process", choices=("trainer", "generator"), help=argparse.SUPPRESS)
@@ -59,9 +60,8 @@ def main() -> None:
         if arguments.shape == "0.5b":
             import torch
 
-            folder = str(
-                make_model_folder(Path(temporary), chat=False, dtype=torch.bfloat16, **QWEN2_5_HALF_BILLION)
-            )
+            shape = QWEN2_5_HALF_BILLION | {"num_hidden_layers": arguments.layers}
+            folder = str(make_model_folder(Path(temporary), chat=False, dtype=torch.bfloat16, **shape))
         rows = _compare(config, folder, arguments.settings)
     if arguments.json:
         print(json.dumps(rows))
