@@ -9,7 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from swarmd.config import Config
-from swarmd.errors import ConfigError
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
 from swarmd.generation.messages import GeneratorReady, GeneratorSettings
@@ -52,12 +51,6 @@ class Processes:
         state: LoopState,
         on_event: Callable[[WorkerEvent], None],
     ) -> None:
-        """Raises ConfigError when the weights cannot go the way that the configuration names."""
-        if config.weights.channel == "cuda_ipc" and not placement.is_shared:
-            raise ConfigError(
-                "weights.channel is cuda_ipc, but generator and trainer are not on the same GPU "
-                f"({placement.generator.device}, {placement.trainer.device}); choose auto"
-            )
         self.trainer_ready: TrainerReady | None = None
         self.generator_ready: GeneratorReady | None = None
         self.verifier_ready: VerifierReady | None = None

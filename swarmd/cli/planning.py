@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from swarmd.config import Config
+from swarmd.errors import ConfigError
 from swarmd.generation.vllm_choice import find_vllm, why_not, why_not_on
 from swarmd.models.fit import check_fit
 from swarmd.models.memory import Workload, estimate_memory
@@ -27,7 +28,8 @@ def plan_for(config: Config, manifest: Manifest, model: str, shape: ModelShape |
 
     `shape` is None for a model whose form is not known; its memory is then not estimated.
 
-    Raises ConfigError (device, shares, a model that this machine can never hold) or MemoryShortError.
+    Raises ConfigError (device, shares, weights.channel, a model that this machine can never hold) or
+    MemoryShortError.
     """
     wishes = [
         Wish(
@@ -41,6 +43,11 @@ def plan_for(config: Config, manifest: Manifest, model: str, shape: ModelShape |
     placement = place(
         machine, wishes[0], wishes[1], config.model.dtype, 0 if shape is None else shape.parameters
     )
+    if config.weights.channel == "cuda_ipc" and not placement.is_shared:
+        raise ConfigError(
+            "weights.channel is cuda_ipc, but generator and trainer are not on the same GPU "
+            f"({placement.generator.device}, {placement.trainer.device}): choose auto"
+        )
     if shape is None:
         return placement
     workload = workload_of(config, manifest, shape, placement)

@@ -6,6 +6,7 @@ in the cache.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar, Self
@@ -98,9 +99,14 @@ class _HostSlots(OpenSlots):
     def __init__(self, medium: Medium, header: Header, layout: Layout) -> None:
         super().__init__(medium, header, layout)
         self._slot_offsets = _slot_offsets(medium, header, layout)
+        self._copied = np.empty(0, dtype=np.uint8)
 
     def copy_out(self, slot: int) -> tuple[torch.Tensor, int]:
-        copied = np.empty(self.layout.slot_bytes, dtype=np.uint8)
+        # The pages of a new buffer cost more than the copy: the last one serves again when only this
+        # object and the call that counts still know it, so that no tensor is a view of it.
+        if len(self._copied) != self.layout.slot_bytes or sys.getrefcount(self._copied) > 2:
+            self._copied = np.empty(self.layout.slot_bytes, dtype=np.uint8)
+        copied = self._copied
         total = 0
         for start in range(0, len(copied), _CHUNK_BYTES):
             chunk = copied[start : start + _CHUNK_BYTES]

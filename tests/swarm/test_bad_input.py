@@ -146,6 +146,7 @@ def test_a_torn_model_and_one_larger_than_memory_are_refused(tmp_path: Path) -> 
             "training.schedule_steps",
         ),
         (("--set", "rollout.max_new_tokens=5000"), "rollout.max_new_tokens"),
+        (("--device", "cpu", "--set", "weights.channel=cuda_ipc"), "not on the same GPU"),
     ],
 )
 def test_a_wrong_value_is_found_before_anything_heavy(

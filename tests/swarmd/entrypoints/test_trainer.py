@@ -27,6 +27,7 @@ from swarmd.training.messages import (
     TrainingOptions,
 )
 from swarmd.types import Completion, FinishReason, Prompt, RolloutGroup, TaskReference
+from swarmd.weights.channel import attach
 from swarmd.weights.shared_memory import WeightReader
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
@@ -208,6 +209,31 @@ def test_wrong_settings_are_one_line_errors(settings, process, tmp_path):
         process.initialise(msgspec.structs.replace(settings, model_path=str(tmp_path)))
     with pytest.raises(TrainingError, match="not been initialised"):
         process.step(LESSON)
+
+
+def test_a_publication_that_fails_is_told_and_made_good_by_the_next_step(
+    settings, process, tmp_path, monkeypatch
+):
+    ready = process.initialise(
+        msgspec.structs.replace(settings, channel="file", channel_folder=str(tmp_path / "weights"))
+    )
+    assert ready.channel_reason == "weights.channel is file"
+    with attach(ready.handle) as reader:
+
+        def full(descriptor, data, offset):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "pwrite", full)
+            reply = process.step(LESSON)
+        assert reply.metrics.updates
+        assert (reply.policy_version, reader.read()[0]) == (0, 0)
+        assert "policy version 1 is not published" in reply.problem
+        assert "No space left" in reply.problem
+        reply = process.step(NO_LESSON)
+        assert (reply.policy_version, reader.read()[0], reply.problem) == (1, 1, "")
+    process.close()
+    assert list((tmp_path / "weights").iterdir()) == []
 
 
 def test_weights_are_published_in_the_number_format_computed_in(settings, process):

@@ -88,6 +88,22 @@ def test_what_was_read_does_not_change_with_the_next_versions(
         assert_equal(got, expected)
 
 
+@pytest.mark.parametrize("kind", [shared_memory.KIND, file.KIND], indirect=True)
+def test_memory_of_a_version_that_nobody_holds_any_more_is_used_again(kind: Kind) -> None:
+    tensors = {"a": torch.ones(1000), "b": torch.ones(1000)}
+    with kind.write(tensors) as writer, kind.read() as reader:
+        writer.publish(1, tensors)
+        _, got = reader.read()
+        place, held = got["a"].data_ptr(), got["b"][3:5]
+        del got
+        _, other = reader.read()
+        assert other["a"].data_ptr() != place
+        place = other["a"].data_ptr()
+        del other
+        assert reader.read()[1]["a"].data_ptr() == place
+        assert held.tolist() == [1.0, 1.0]
+
+
 def test_tied_tensors_come_back_as_one_and_others_do_not(
     kind: Kind, tensors: dict[str, torch.Tensor]
 ) -> None:
