@@ -139,3 +139,21 @@ def test_how_far_off_policy_training_is_stands_in_one_row() -> None:
     assert row.split(maxsplit=1)[1] == (
         "KL 0.0021 nats a token, effective sample 97%, clipped 1.2%, own groups 3 of lag 0, 1 of lag 2"
     )
+
+
+def test_each_worker_is_shown_with_its_place_the_reason_and_its_memory() -> None:
+    workers = {
+        "trainer": WorkerStatus(
+            pid=1,
+            state="ready",
+            device="cuda:0",
+            dtype="bfloat16",
+            why="one GPU for both",
+            estimated_bytes=9_300_000_000,
+        ),
+        "verifier-1": WorkerStatus(pid=2, state="ready"),
+    }
+    status = NodeStatus(peer_id="", swarm="", swarm_id="", model="", state="training", workers=workers)
+    trainer, verifier = [line for line in describe(status).splitlines() if line.startswith("worker ")]
+    assert "cuda:0 in bfloat16, about 9.3 GB (one GPU for both)" in trainer
+    assert verifier.endswith("0 restarts")
