@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from swarmd.config import Config
+from swarmd.generation import vllm_traces
 from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
 from swarmd.generation.messages import GeneratorReady, GeneratorSettings
@@ -93,11 +94,12 @@ class Processes:
                 worker.kill(reason)
 
     def end_in_haste(self) -> None:
-        """Kill every worker and remove the weight channel, without waiting for anything."""
+        """Kill every worker and remove what they share, without waiting for anything."""
         for worker in self.workers:
             worker.kill()
         Segment.discard(self._channel_name)
         ChannelFile.discard(str(self._home.weights / "file"))
+        vllm_traces.remove_leftovers()
 
     def _worker(self, module: str, on_start: Callable[[Worker], Awaitable[None]], name: str = "") -> Worker:
         limits = self._config.workers

@@ -15,12 +15,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.generation import vllm_traces
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.messages import (
     CanaryReply,
@@ -46,16 +48,26 @@ from swarmd.workers.process import report_progress
 
 __all__ = ["VllmEngine"]
 
+Result = TypeVar("Result")
+
 _FOLLOW_SECONDS = 0.05
 """Pause between two looks at the weight channel while completions are in flight."""
+_PROGRESS_SECONDS = 10.0
+"""Between two lines about a start that goes on."""
 
 
 class VllmEngine:
     """vLLM's processes, the model's tokenizer, and the policy version that is served."""
 
     def __init__(
-        self, settings: GeneratorSettings, compute: Compute, open_weights: OpenWeights, note: str
+        self,
+        settings: GeneratorSettings,
+        compute: Compute,
+        open_weights: OpenWeights,
+        note: str,
+        folder: Path,
     ) -> None:
+        """Start vLLM, whose processes meet in `folder`."""
         self._settings = settings
         self._open_weights = open_weights
         self._weights: WeightSource | None = None
@@ -82,11 +94,11 @@ class VllmEngine:
         # Imported only now: vLLM reads the environment when it is imported.
         from swarmd.generation.vllm_api import VllmServer
 
-        self._server = self._loop.run_until_complete(VllmServer.start(options))
+        self._server = self._loop.run_until_complete(VllmServer.start(options, folder))
         # The first steps compile kernels; better here than within somebody's deadline.
         warm_up = [Prompt(self._end_token_ids[:1], 2)]
         self._loop.run_until_complete(self._server.sample(warm_up, 2, 1.0, 0, self._end_token_ids))
-        self._server.forget_shared_memory()
+        self._loop.run_until_complete(self._server.forget_meeting_point())
 
     @classmethod
     def load(cls, settings: GeneratorSettings, open_weights: OpenWeights) -> VllmEngine:
@@ -104,9 +116,14 @@ class VllmEngine:
         if installed is None or reason is not None:
             raise ConfigError(f"generation.engine is vllm, but {reason}; install it, or use transformers")
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # It would overrule generation.kv_cache_bytes.
-        os.environ.update(environment(choose_threads(settings.threads), str(compute.device)))
-        with _shown_progress(f"starting vLLM {installed.version}"):
-            return cls(settings, compute, open_weights, f"vLLM {installed.version} samples")
+        vllm_traces.remove_leftovers()
+        folder = vllm_traces.make_folder()
+        os.environ.update(environment(choose_threads(settings.threads), str(compute.device), str(folder)))
+        try:
+            with _shown_progress(f"starting vLLM {installed.version}"):
+                return cls(settings, compute, open_weights, f"vLLM {installed.version} samples", folder)
+        finally:
+            vllm_traces.forget(folder)
 
     def sample(self, request: SampleRequest) -> SampleReply:
         """Sample a group for each prompt. A prompt near the context's end gets shorter completions.
@@ -117,7 +134,7 @@ class VllmEngine:
         """
         started = time.monotonic()
         prompts = encode_prompts(request, self._tokenizer, self._context_tokens)
-        groups = self._loop.run_until_complete(self._sample(prompts, request))
+        groups = self._run(self._sample(prompts, request))
         return SampleReply(
             groups=groups,
             generated_tokens=sum(
@@ -137,7 +154,7 @@ class VllmEngine:
         started = time.monotonic()
         weights = self._attach(request.handle)
         if request.again or self._loaded is None or weights.latest() != self._loaded:
-            self._loop.run_until_complete(self._load(request.handle))
+            self._run(self._load(request.handle))
         return LoadWeightsReply(version=self.policy_version, seconds=time.monotonic() - started)
 
     def canary(self) -> CanaryReply:
@@ -148,7 +165,7 @@ class VllmEngine:
         """
         limit = self._settings.stall_seconds
         try:
-            found_T = self._loop.run_until_complete(
+            found_T = self._run(
                 asyncio.wait_for(self._server.text_logprobs(canary_tokens(self._tokenizer)), limit)
             )
         except TimeoutError:
@@ -165,6 +182,14 @@ class VllmEngine:
         self._loop.close()
         if self._weights is not None:
             self._weights.close()
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        from swarmd.generation.vllm_api import EngineDeadError
+
+        try:
+            return self._loop.run_until_complete(work)
+        except EngineDeadError as error:
+            raise RuntimeError("a process of vLLM has ended (killed, or out of memory?)") from error
 
     def _attach(self, handle: WeightHandle) -> WeightSource:
         if self._weights is None or self._weights.handle != handle:
@@ -261,12 +286,12 @@ def _seed(own: int, request: SampleRequest) -> int:
 
 @contextlib.contextmanager
 def _shown_progress(text: str) -> Iterator[None]:
-    """Tell the daemon every few seconds that `text` goes on."""
+    """Tell the daemon now and then that `text` goes on."""
     done = threading.Event()
 
     def show() -> None:
         started = time.monotonic()
-        while not done.wait(2.0):
+        while not done.wait(_PROGRESS_SECONDS):
             report_progress(f"{text}, {time.monotonic() - started:.0f} s")
 
     report_progress(text)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from vllm import SamplingParams
 from vllm.config.weight_transfer import WeightTransferConfig
@@ -42,7 +41,9 @@ from swarmd.errors import GenerationError, SwarmdError
 from swarmd.generation.generator import OpenWeights, WeightSource
 from swarmd.generation.model import fitting_weights
 from swarmd.generation.vllm_choice import PARENT_VARIABLE
+from swarmd.generation.vllm_failure import first_line, keep_first_failure, read_first_failure
 from swarmd.generation.vllm_options import Prompt, Sampled, ServerOptions
+from swarmd.generation.vllm_traces import name_shared_things
 from swarmd.types import WeightHandle
 from swarmd.workers.process import die_with_parent
 
@@ -57,8 +58,6 @@ __all__ = [
 ]
 
 BACKEND = "swarmd"
-_SHARED_MEMORY = "/dev/shm/psm_"
-"""What Python calls a segment that is given no name."""
 
 
 class VllmServer:
@@ -70,8 +69,8 @@ class VllmServer:
         self._is_busy = False
 
     @classmethod
-    async def start(cls, options: ServerOptions) -> VllmServer:
-        """Load the model. Blocks the loop for the time it takes.
+    async def start(cls, options: ServerOptions, folder: Path) -> VllmServer:
+        """Load the model; its processes meet in `folder`. Blocks the loop for the time it takes.
 
         Raises:
             GenerationError: vLLM does not start; its own words are in the log.
@@ -91,6 +90,7 @@ class VllmServer:
             trust_remote_code=False,
             generation_config="vllm",
             load_format="safetensors",
+            use_tqdm_on_load=False,
             seed=0,
             disable_log_stats=True,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
@@ -99,7 +99,8 @@ class VllmServer:
         try:
             server = cls(AsyncLLM.from_engine_args(arguments))
         except (RuntimeError, ValueError, OSError) as error:
-            raise GenerationError(f"vLLM cannot load the model: {_first_line(error)}") from error
+            reason = read_first_failure(folder) or first_line(error)
+            raise GenerationError(f"vLLM cannot load the model: {reason}") from error
         expected = {
             "shapes": {name: list(shape) for name, shape in options.shapes.items()},
             "tied": dict(options.tied),
@@ -226,19 +227,9 @@ class VllmServer:
         """Return when the engine's core has answered, which it does between two steps."""
         await self._engine.get_weight_version()
 
-    def forget_shared_memory(self) -> None:
-        """Remove the names of the shared memory that vLLM's processes talk through, once all have opened it.
-
-        It lives as long as they do then. With its names it would be left behind when they are killed.
-        """
-        paths = {
-            mapped.path
-            for process in psutil.Process().children(recursive=True)
-            for mapped in process.memory_maps()
-            if mapped.path.startswith(_SHARED_MEMORY)
-        }
-        for path in paths:
-            Path(path).unlink(missing_ok=True)
+    async def forget_meeting_point(self) -> None:
+        """Remove the file through which the workers found each other; they have."""
+        await self._engine.collective_rpc("forget_meeting_point")
 
     async def wipe_cache(self) -> None:
         """Clear the memory of the cache. Nothing may be in flight.
@@ -258,6 +249,12 @@ class WorkerExtension:
 
     weight_transfer_engine: Any
     model_runner: Any
+    distributed_init_method: str
+
+    def forget_meeting_point(self) -> None:
+        """Remove the file through which the workers found each other."""
+        if self.distributed_init_method.startswith("file://"):
+            Path(self.distributed_init_method.removeprefix("file://")).unlink(missing_ok=True)
 
     def wipe_cache(self) -> None:
         """Set the whole cache to zero."""
@@ -291,8 +288,13 @@ def register(open_weights: OpenWeights) -> None:
 
     Does nothing of the latter in a vLLM that somebody else has started.
     """
-    if os.environ.get(PARENT_VARIABLE, str(os.getpid())) != str(os.getpid()):
-        die_with_parent(os.getppid())
+    parent_pid = os.environ.get(PARENT_VARIABLE)
+    if parent_pid is not None and int(parent_pid) != os.getpid():
+        die_with_parent(int(parent_pid))
+        folder = Path(os.environ["VLLM_RPC_BASE_PATH"])
+        name_shared_things(folder)
+        keep_first_failure(folder)
+        os.environ[PARENT_VARIABLE] = str(os.getpid())  # For those that this process starts.
 
     class ChannelEngine(_ChannelEngine):
         open_weights_ = staticmethod(open_weights)
@@ -367,7 +369,3 @@ def _sampled(output: Any) -> Sampled:
         versions_T=tuple(versions),
         is_stopped=output.finish_reason == "stop",
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -61,10 +61,10 @@ def why_not_on(installed: Installed, device_type: str) -> str | None:
     return None
 
 
-def environment(threads: int, device: str) -> dict[str, str]:
+def environment(threads: int, device: str, folder: str) -> dict[str, str]:
     """What vLLM and its processes read from the environment: quiet, offline, bound to no core.
 
-    `device` is cpu, cuda or cuda:N.
+    `device` is cpu, cuda or cuda:N; `folder` is where its processes meet while they start.
     """
     chosen = {
         "VLLM_LOGGING_LEVEL": "ERROR",
@@ -74,9 +74,11 @@ def environment(threads: int, device: str) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         # Its processes talk to each other on this machine only.
         "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_RPC_BASE_PATH": folder,
         # Bound threads of several nodes would all sit on the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
+        "PYTHONWARNINGS": "ignore",
         # Names the process whose end is to be theirs, too: see `vllm_api.register`.
         PARENT_VARIABLE: str(os.getpid()),
     }
