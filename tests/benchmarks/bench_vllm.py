@@ -51,9 +51,9 @@ def main() -> None:
         print(f"not measured: {reason}")
         return
     torch.set_num_threads(arguments.threads)
-    # Read by vLLM when it is imported, in this process and in those it starts.
-    os.environ.update(environment(arguments.threads, "cpu"))
     with tempfile.TemporaryDirectory() as folder:
+        # Read by vLLM when it is imported, in this process and in those it starts.
+        os.environ.update(environment(arguments.threads, "cpu", folder))
         if arguments.shape == "0.5b":
             arguments.model = _half_billion(Path(folder))
             dtype = "bfloat16"
