@@ -2,7 +2,8 @@
 
 Importing torch takes seconds. This binds the process to its parent and starts the signs of life
 before that, and then runs the entrypoint module as if it had been started itself. When the module
-is done the process ends at once: a worker cleans up in its own code and not in exit handlers.
+is done or has failed the process ends at once: a worker cleans up in its own code and not in exit handlers,
+which would also have the last word in its log.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import traceback
 
 from swarmd.workers.process import worker_argument_fd
 
@@ -22,11 +24,16 @@ def main() -> None:
     module = sys.argv.pop(1)
     os.nice(NICENESS)
     worker_argument_fd()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception:  # noqa: BLE001 # Whatever it is, it is the last that the log shall say.
+        traceback.print_exc()
+        code = 1
     # Taking torch apart takes a second or more and frees nothing that the kernel would not.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":
