@@ -41,7 +41,7 @@ from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.rooms import Rooms
-from swarmd.saving import Saver
+from swarmd.saving import CHECKPOINT_SECONDS, Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.terminal import has_terminal
 from swarmd.training.messages import TrainerReady
@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("swarmd.node")
 
 SAVE_SECONDS = 8.0
-"""Deadline of the last checkpoint, so that stopping stays within the contract's 15 seconds."""
+"""Deadline of the last checkpoint of a node that is asked to stop, so that it stays within the contract's 15
+seconds. One that is through with its rounds has the time of any checkpoint.
+"""
 HASTE_SECONDS = 12.0
 """From being asked to stop: workers that hang until then are killed."""
 LAST_KNOWN_SECONDS = 5.0
@@ -222,7 +224,8 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                await self._saver.save_or_say("at the end", SAVE_SECONDS)
+                seconds = SAVE_SECONDS if self._stop.is_set() else CHECKPOINT_SECONDS
+                await self._saver.save_or_say("at the end", seconds)
 
     def _resume(self, ready: TrainerReady) -> Rooms:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
