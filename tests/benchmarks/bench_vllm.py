@@ -1,9 +1,10 @@
-"""What the node's vLLM engine costs on top of vLLM itself.
+"""What the node's vLLM engine costs on top of vLLM itself, and how it compares with the transformers engine.
 
-Rollouts: the engine against plain `vllm.LLM.generate` over the same prompts, group size and lengths;
-both give log-probabilities. The engine's time includes tokenizing, decoding to text, seeds and looking
-for new weights. They are started one after the other, since two would compete, and get the same
-cache, data type and threads.
+Rollouts: the engines and plain `vllm.LLM.generate` over the same prompts, group size and lengths; all give
+log-probabilities. The engines' time includes tokenizing, decoding to text, seeds and looking for new weights.
+They are started one after the other, since two would compete, and get the same data type and threads.
+Tokens are counted per second, and per processor second of all processes of an engine, which other programs
+disturb less; the ratios are of both.
 
 Weights: from the trainer's `publish` until the engine serves the version, against a memcpy of the same
 bytes and vLLM's own `reload_weights` in the same running worker.
@@ -18,9 +19,11 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -59,16 +62,59 @@ def main() -> None:
             dtype = "bfloat16"
         else:
             dtype = "float32"
-        engine_speed = _measure_engine(arguments, dtype)
-        plain_speed = _measure_plain(arguments, dtype)
-    print(f"plain vLLM  {plain_speed:.0f} tokens/s")
-    print(f"ratio       {engine_speed / plain_speed:.2f}")
+        print(
+            f"{arguments.shape}, {arguments.threads} thread(s), {arguments.questions} questions x "
+            f"{arguments.group_size}, at most {arguments.new_tokens} new tokens, {dtype}"
+        )
+        engine = _measure_engine(arguments, "vllm", dtype)
+        others = {
+            "transformers engine": _measure_engine(arguments, "transformers", dtype),
+            "vllm.LLM.generate": _measure_plain(arguments, dtype),
+        }
+    for name, speed in others.items():
+        wall, processor = (mine / others for mine, others in zip(engine, speed, strict=True))
+        print(f"vLLM engine against {name}: {wall:.2f}, by processor seconds {processor:.2f}")
 
 
-def _measure_engine(arguments: argparse.Namespace, dtype: str) -> float:
+Speed = tuple[float, float]
+"""Tokens a second, and tokens a processor second."""
+
+
+class _Pace:
+    """Measures rounds; the first one warms up."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._speeds: list[Speed] = []
+
+    def measure(self, sample: Callable[[], int]) -> None:
+        """One round; `sample` returns how many tokens it made."""
+        began, processor_began = time.perf_counter(), _processor_seconds()
+        tokens = sample()
+        seconds, processor = time.perf_counter() - began, _processor_seconds() - processor_began
+        self._speeds.append((tokens / seconds, tokens / processor))
+
+    def report(self) -> Speed:
+        """Print and return the medians."""
+        walls, processors = zip(*self._speeds[1:], strict=True)
+        speed = statistics.median(walls), statistics.median(processors)
+        print(
+            f"{self._name:20} {speed[0]:7.0f} tokens/s ({min(walls):.0f} to {max(walls):.0f}), "
+            f"{speed[1]:.0f} a processor second ({min(processors):.0f} to {max(processors):.0f})"
+        )
+        return speed
+
+
+def _processor_seconds() -> float:
+    """Of this process and all below it."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
+
+
+def _measure_engine(arguments: argparse.Namespace, name: str, dtype: str) -> Speed:
     settings = GeneratorSettings(
         model_path=arguments.model,
-        engine="vllm",
+        engine=name,
         device="cpu",
         dtype=dtype,
         threads=arguments.threads,
@@ -77,20 +123,16 @@ def _measure_engine(arguments: argparse.Namespace, dtype: str) -> float:
     )
     started = time.perf_counter()
     engine = open_engine(settings, WeightReader.attach)
-    print(f"{arguments.shape}, {arguments.threads} thread(s); start {time.perf_counter() - started:.0f} s")
-    speeds = []
+    print(f"{name} starts in {time.perf_counter() - started:.0f} s")
+    pace = _Pace(f"{name} engine")
     for number in range(arguments.rounds + 1):
         request = SampleRequest(
             _prompts(arguments.questions, number), arguments.group_size, arguments.new_tokens, 1.0, number
         )
-        reply = engine.sample(request)
-        speeds.append(reply.generated_tokens / reply.seconds)
-    speed = statistics.median(speeds[1:])
-    print(
-        f"{arguments.questions} questions x {arguments.group_size}, at most {arguments.new_tokens} new tokens"
-    )
-    print(f"engine      {speed:.0f} tokens/s")
-    _measure_update(arguments, engine, getattr(torch, dtype))
+        pace.measure(lambda request=request: engine.sample(request).generated_tokens)
+    speed = pace.report()
+    if name == "vllm":
+        _measure_update(arguments, engine, getattr(torch, dtype))
     engine.close()
     return speed
 
@@ -127,7 +169,7 @@ def _measure_update(arguments: argparse.Namespace, engine: Any, dtype: torch.dty
     print(f"ratio       {(publish + load) / (copy + reload):.2f} to memcpy + reload")
 
 
-def _measure_plain(arguments: argparse.Namespace, dtype: str) -> float:
+def _measure_plain(arguments: argparse.Namespace, dtype: str) -> Speed:
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -149,18 +191,19 @@ def _measure_plain(arguments: argparse.Namespace, dtype: str) -> float:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    speeds = []
+    pace = _Pace("vllm.LLM.generate")
     for number in range(arguments.rounds + 1):
         prompts = [
             {"prompt_token_ids": encode_prompt(tokenizer, prompt)}
             for prompt in _prompts(arguments.questions, number)
         ]
-        began = time.perf_counter()
-        outputs = llm.generate(prompts, parameters, use_tqdm=False)
-        seconds = time.perf_counter() - began
-        tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
-        speeds.append(tokens / seconds)
-    return statistics.median(speeds[1:])
+
+        def sample(prompts: Any = prompts) -> int:
+            outputs = llm.generate(prompts, parameters, use_tqdm=False)
+            return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+
+        pace.measure(sample)
+    return pace.report()
 
 
 def _prompts(questions: int, number: int) -> tuple[Prompt, ...]:

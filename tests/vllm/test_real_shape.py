@@ -12,25 +12,25 @@ from real_shape import make_model_folder
 
 MANIFEST = """
 name = "real-shape"
-max_new_tokens = 6
+max_new_tokens = 8
 
 [prompt]
 style = "chat"
 system = "Answer with a number."
 
 [[tasks]]
-dataset = "basic_arithmetic"
-config = { min_terms = 2, max_terms = 2, min_digits = 1, max_digits = 1, operators = ["+"] }
+dataset = "count_bits"
+config = { min_n = 1, max_n = 1000 }
 """
 SETTINGS = {
     "model.dtype": "bfloat16",
     "rollout.group_size": 4,
-    "rollout.batch_questions": 2,
+    "rollout.batch_questions": 3,
     # Part of a right answer counts, or no random answer would.
     "rewards.strict": "false",
-    "replay.local_groups": 2,
+    "replay.local_groups": 3,
     "replay.external_groups": 0,
-    "schedule.max_ahead": 2,
+    "schedule.max_ahead": 3,
     "schedule.eval_every_rounds": 0,
     "training.learning_rate": 1e-5,
     "training.warmup_steps": 0,
