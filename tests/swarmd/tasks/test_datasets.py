@@ -8,7 +8,7 @@ import pytest
 from reasoning_gym.factory import DATASETS
 
 from swarmd.errors import ConfigError
-from swarmd.tasks.datasets import UNREPRODUCIBLE, check_dataset, dataset_keys, nearest
+from swarmd.tasks.datasets import FILE_KEYS, UNREPRODUCIBLE, check_dataset, dataset_keys, nearest
 from swarmd.tasks.manifest import Manifest
 
 NINE = sorted(Manifest.load("sapo-nine").task_digests)
@@ -23,6 +23,34 @@ with contextlib.redirect_stdout(io.StringIO()):
         for name in sys.argv[1:]
     }
 print(json.dumps(questions))
+"""
+
+
+_OPEN_WHAT_IS_NAMED = """
+import contextlib, dataclasses, io, json, sys
+import reasoning_gym
+from reasoning_gym.factory import DATASETS
+
+NAME, now, found = "../swarmdcanary", None, set()
+
+def hook(event, arguments):
+    watched = now is not None and event in ("open", "import", "exec", "compile")
+    if watched and "swarmdcanary" in str(arguments):
+        found.add(now)
+
+sys.addaudithook(hook)
+for name, (_, config) in DATASETS.items():
+    for field in dataclasses.fields(config):
+        if field.name in ("seed", "size") or not field.init:
+            continue
+        for value in (NAME, [NAME], {NAME: 1.0}):
+            if "str" not in str(field.type):
+                break
+            now = (name, field.name)
+            with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+                reasoning_gym.create_dataset(name, seed=1, size=1, **{field.name: value})[0]
+            now = None
+print(json.dumps(sorted(found)))
 """
 
 
@@ -70,3 +98,23 @@ def test_unreproducible_dataset_is_refused_with_the_reason():
 def test_nearest_word_is_suggested_only_when_there_is_one():
     assert nearest("basic_arithmetc", dataset_keys()) == " (did you mean 'basic_arithmetic'?)"
     assert nearest("zzzzzz", dataset_keys()) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../etc/passwd", "/etc/passwd", "..", "a/b", "a\\b", ".hidden", "", 7, ["x"]]
+)
+def test_file_of_a_manifest_never_leaves_the_folder(name):
+    with pytest.raises(ConfigError, match=r"here\.config\.data_file: must be the name of one"):
+        check_dataset("here", "spell_backward", {"data_file": name})
+
+
+def test_file_of_the_library_is_taken():
+    check_dataset("here", "spell_backward", {"data_file": "words3to10.txt"})
+
+
+def test_every_key_by_which_a_dataset_reads_a_file_is_known():
+    """Its value is put in place of each text that a configuration takes, and files opened are watched."""
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN_WHAT_IS_NAMED], capture_output=True, text=True, check=True, timeout=240
+    )
+    assert {tuple(pair) for pair in json.loads(done.stdout)} == FILE_KEYS
