@@ -7,6 +7,8 @@ Source: libp2p peer-ids specification, https://github.com/libp2p/specs/blob/mast
 
 from __future__ import annotations
 
+import functools
+
 from swarmd_protocol.errors import ProtocolError
 
 PUBLIC_KEY_BYTES = 32
@@ -18,8 +20,9 @@ _DIGITS = {character: value for value, character in enumerate(_ALPHABET)}
 _PEER_ID_CHARACTERS = 52
 
 
+@functools.lru_cache(maxsize=4096)
 def peer_id_of(public_key: bytes) -> str:
-    """The peer id (12D3Koo...) of an Ed25519 public key of 32 bytes.
+    """The peer id (12D3Koo...) of an Ed25519 public key of 32 bytes. Remembered: base 58 is slow.
 
     Raises ProtocolError for any other length.
     """
