@@ -72,6 +72,17 @@ MESSAGES: dict[str, object] = {
     "catch-up reply without groups": CatchUpReply(),
     "catch-up refused": CatchUpReply(refused="asked too often"),
 }
+TEXTS = (
+    ("ascii with control characters", "tab\t, newline\n, null" + chr(0), True),
+    ("other scripts", "日本語 हिन्दी العربية", True),
+    ("30 combining marks in a row", "e" + chr(0x301) * 30, True),
+    ("31 combining marks in a row", "e" + chr(0x301) * 31, False),
+    ("31 marks of two kinds", "e" + (chr(0x301) + chr(0x323)) * 15 + chr(0x301), False),
+    ("one character that becomes 18, among enough others", "aaaaa" + chr(0xFDFA), True),
+    ("one character that becomes 18", "aaa" + chr(0xFDFA), False),
+    ("characters that become three", chr(0x2026) * 8, True),
+)
+"""Whether a text costs no more to normalise than its length says."""
 
 
 def main() -> None:
@@ -88,6 +99,7 @@ def files() -> dict[str, str]:
         "readable.json": _readable(),
         "envelopes.json": _envelopes(),
         "refusals.json": _refusals(),
+        "texts.json": [{"name": name, "text": text, "plain": plain} for name, text, plain in TEXTS],
     }
     return {
         name: json.dumps({"cases": cases}, indent=1, ensure_ascii=True) + "\n"

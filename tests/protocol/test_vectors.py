@@ -14,6 +14,7 @@ from swarmd_protocol.envelope import EnvelopeBody, EnvelopeLimits, open_envelope
 from swarmd_protocol.errors import Refusal
 from swarmd_protocol.messages import Kind
 from swarmd_protocol.peer_id import peer_id_of, public_key_of
+from swarmd_protocol.text import is_plain_text
 
 from swarmd.identity import Identity, verify
 
@@ -88,6 +89,11 @@ def test_golden_refusal_has_its_reason(case):
     refusal = open_envelope(data, verify, limits, case["now_ms"])
     assert isinstance(refusal, Refusal)
     assert refusal.reason == case["reason"]
+
+
+@pytest.mark.parametrize("case", cases("texts.json"))
+def test_golden_text_is_plain_or_not(case):
+    assert is_plain_text(case["text"]) is case["plain"]
 
 
 @pytest.mark.parametrize("case", cases("keys.json"))
