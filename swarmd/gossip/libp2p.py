@@ -318,7 +318,7 @@ class Libp2pTransport:
         while True:
             await asyncio.sleep(_WATCH_CLOSED_SECONDS if closed else _WATCH_SECONDS)
             try:
-                await self._look(life.daemon)
+                closed = await self._look(life.daemon)
             except NetworkError as error:
                 unanswered += 1
                 if unanswered >= _UNANSWERED_CHECKS:
@@ -326,12 +326,11 @@ class Libp2pTransport:
                     life.daemon.kill()
                 continue
             unanswered = 0
-            closed = [peer_id for peer_id in self._connected if self._standing.is_closed(peer_id)]
             for peer_id in closed:
                 life.spawn(self._disconnect(life.daemon, peer_id))
             now = time.monotonic()
             for peer_id in life.records.unmet(self._connected):
-                if not self._standing.is_closed(peer_id) and life.meet_after.get(peer_id, 0.0) <= now:
+                if life.meet_after.get(peer_id, 0.0) <= now:
                     life.meet_after[peer_id] = now + _MEET_AGAIN_SECONDS
                     life.spawn(life.records.meet(peer_id))
             life.meet_after = {
@@ -341,15 +340,17 @@ class Libp2pTransport:
             for peer in self._known.take_due(wanted, self._connected, now):
                 life.spawn(self._dial_known(peer))
 
-    async def _look(self, daemon: P2PDaemon) -> None:
-        """Refresh what the snapshot shows."""
+    async def _look(self, daemon: P2PDaemon) -> list[str]:
+        """Refresh what the snapshot shows. Returns who is connected and should not be: not shown."""
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_SECONDS):
                 connected = await daemon.connected()
                 _, self._addresses = await daemon.identify()
         except TimeoutError as error:
             raise RequestError(f"p2pd did not answer in {_LOOK_TIMEOUT_SECONDS:g} s") from error
-        self._connected = connected
+        closed = [peer_id for peer_id in connected if self._standing.is_closed(peer_id)]
+        self._connected = {peer_id: where for peer_id, where in connected.items() if peer_id not in closed}
+        return closed
 
     async def _disconnect(self, daemon: P2PDaemon, peer_id: str) -> None:
         try:

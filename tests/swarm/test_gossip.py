@@ -17,6 +17,7 @@ from swarmd_protocol.messages import FinishReason, Kind, NodeRecordMessage, Task
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
 from swarmd_protocol.validation import GroupLimits
 
+from swarmd.gossip import shares
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.dialer import Backoff
 from swarmd.gossip.door import PeerDoor
@@ -96,11 +97,11 @@ class Node:
         places = Neighbourhoods(("127.0.0.0/8",))
         self.reputation = Reputation(ReputationSettings(), places.of, time.time)
         self.peers = PeerBook(self.identity.peer_id, self.reputation)
-        shares = PeerShares(SHARE, places, lambda peer: False, time.monotonic)
+        peer_shares = PeerShares(SHARE, places, lambda peer: False, time.monotonic)
         self.recent = RecentGroups(100, 4_000_000, 600_000)
         author = Author(SWARM, self.identity.public_key, self.identity.sign)
         self.publisher = Publisher(self.transport, author, LIMITS, 900_000, "tiny", None, self.recent)
-        door = PeerDoor(self.peers, shares, ReplayWindow(660))
+        door = PeerDoor(self.peers, peer_shares, ReplayWindow(660))
         inbox = self.transport.subscribe(Subscription(rollouts_topic(SWARM), 1_024, door))
         self.subscriber = Subscriber(
             self.identity.peer_id,
@@ -322,12 +323,13 @@ async def test_garbage_on_the_topic_is_counted_and_stops_nobody(folder: Path) ->
 
 
 async def test_a_flood_of_valid_groups_closes_its_sender_and_takes_nothing_from_the_others(
-    folder: Path,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A flood that a slow machine can make in a second.
+    monkeypatch.setattr(shares, "FLOOD", 3.0)
     async with Node(folder, "a").running() as a:
         honest, flooder = Node(folder, "honest", join=a.addresses), Node(folder, "flooder")
         async with honest.running(), flooder.running():
-            # The flooder does not dial again: what is closed stays closed.
             daemon = flooder.transport._life.daemon if flooder.transport._life else None
             assert daemon is not None
             await daemon.connect(a.peer_id, [a.addresses[0].removesuffix(f"/p2p/{a.peer_id}")], 10)
@@ -335,9 +337,10 @@ async def test_a_flood_of_valid_groups_closes_its_sender_and_takes_nothing_from_
             await until_heard(flooder, a)
             while not a.reputation.is_closed(flooder.peer_id):
                 await asyncio.gather(*(flooder.publish() for _ in range(50)))
-            await until(lambda: not a.is_connected_to(flooder))
+            # The connection is closed in truth: the other end sees it too.
+            await until(lambda: not flooder.is_connected_to(a))
             refused = a.rejected(flooder)
-            assert refused["rate_limited"] >= 400
+            assert refused["rate_limited"] >= 50
             assert refused["flooding"] >= 50
             # An honest peer's groups arrive all the time, and nothing of it is on another's name.
             ids = {await honest.publish() for _ in range(10)}
@@ -355,7 +358,8 @@ async def test_a_banned_peer_is_put_out_and_not_heard_through_others_until_it_is
             await until_heard(b, a, c)
             await until(lambda: b.is_connected_to(c))
             a.reputation.say(b.peer_id, "banned")
-            await until(lambda: not a.is_connected_to(b))
+            await until(lambda: not b.is_connected_to(a))
+            assert not a.is_connected_to(b)
             heard = a.heard(b)
             ids = {await b.publish() for _ in range(5)}
             await until(lambda: ids <= c.heard(b))

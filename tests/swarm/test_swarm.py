@@ -58,6 +58,28 @@ def test_three_nodes_accept_and_use_groups_of_both_others(make_node: MakeNode, f
     assert all("Traceback" not in node.printed() for node in nodes)
 
 
+def judge(node: Any, word: str, peer_id: str) -> str:
+    """What `swarmd peers WORD` prints."""
+    command = node.command("peers", word, peer_id)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_operators_word_on_a_peer_is_heeded_at_once_and_outlives_the_run(
+    make_node: MakeNode, free_ports: FreePorts
+) -> None:
+    node = make_node("a", *listen(*free_ports(1)))
+    peer_id = peer_id_of(node.home.parent / "somebody")
+    node.start()
+    node.wait_for(lambda status: bool(status["addresses"]))
+    assert judge(node, "ban", peer_id) == f"{peer_id} is banned\n"
+    assert [(peer["peer_id"], peer["state"]) for peer in node.ask("peers")] == [(peer_id, "banned")]
+    assert node.stop()[0] == 0
+    kept = node.home / "state" / "reputation.json"
+    assert '"banned"' in kept.read_text()
+    assert judge(node, "forget", peer_id) == f"{peer_id} is newcomer\n"
+    assert '"banned"' not in kept.read_text()
+
+
 def test_a_node_with_dead_join_addresses_trains_alone_and_joins_when_one_comes_up(
     make_node: MakeNode, free_ports: FreePorts
 ) -> None:
