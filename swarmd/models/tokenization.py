@@ -31,6 +31,18 @@ __all__ = [
     "load_tokenizer",
 ]
 
+_TEMPLATE_ERRORS = (
+    TemplateError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What a chat template can raise: it is a program, of whoever made the model, in Jinja's sandbox."""
+
 
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that swarmd uses."""
@@ -163,7 +175,7 @@ def _apply_chat_template(tokenizer: Tokenizer, prompt: Prompt) -> str:
     messages.append({"role": "user", "content": prompt.text})
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (ValueError, TemplateError) as error:
+    except _TEMPLATE_ERRORS as error:
         raise SwarmdError(
             f"prompt style chat needs a model with a chat template, and this one fails: {error}; "
             "use style plain"
