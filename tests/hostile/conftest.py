@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from hostile.stage import Attacker, Stage, set_the_stage
 
+WAYS_TO_ANSWER = ("huge", "endless", "silent", "crowd")
+"""What the hostile bootstrap peers do when they are asked for groups to catch up on."""
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture(scope="session")
 def short_folder() -> Iterator[Path]:
     # Unix socket paths are short; pytest's own folders are not.
     path = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
@@ -18,7 +21,7 @@ def short_folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def attacker(short_folder: Path) -> Iterator[Attacker]:
     folder = short_folder / "attacker"
     folder.mkdir()
@@ -27,13 +30,18 @@ def attacker(short_folder: Path) -> Iterator[Attacker]:
     attacker.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stage(short_folder: Path, attacker: Attacker) -> Iterator[Stage]:
-    """Victim and honest peer, training, and learning from each other."""
-    with set_the_stage(short_folder, attacker) as made:
+    """The victim joins at four hostile peers, the honest one at the victim."""
+    join: list[str] = []
+    for how in WAYS_TO_ANSWER:
+        (address, *_) = attacker.appear(how)["addresses"]
+        attacker.do("serve_catch_up", who=how, how=how)
+        join += ["--join", address]
+    with set_the_stage(short_folder, attacker, *join) as made:
         yield made
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -26,8 +26,9 @@ from swarmd.paths import Home
 
 VICTIM_HOST, HONEST_HOST = "127.0.1.1", "127.0.2.1"
 PATIENCE_SECONDS = 120.0
+MOST_MEMORY_RISE = 100_000_000
 _WINDOW_SECONDS = 5.0
-_MOST_WINDOWS = 6
+_MOST_WINDOWS = 10
 _SLOWED_NODE = Path(__file__).parents[2] / "benchmarks" / "slowed" / "node.py"
 
 
@@ -145,6 +146,17 @@ class Stage:
             for peer_id, book in self.books().items()
             if book.rejected and peer_id not in self.attacker.peer_ids
         }
+
+    def is_unharmed(self) -> None:
+        """Memory is where it was, but for 100 MB, and nobody but the attacker was refused anything."""
+        assert self.memory() - self.memory_before < MOST_MEMORY_RISE
+        assert self.others_rejected() == {}
+
+    @contextlib.contextmanager
+    def stranger(self, who: str) -> Iterator[str]:
+        """A new identity of the attacker, connected to the victim, for the length of a block; its peer id."""
+        yield self.attacker.appear(who, self.victim_address)["peer_id"]
+        self.attacker.do("vanish", who=who)
 
     def honest_is_heard(self) -> None:
         """The honest peer's groups are accepted and trained on from here on."""
