@@ -12,7 +12,14 @@ import yaml
 
 from swarmd.config_sources import load_config
 from swarmd.monitor.metrics import NodeCollector
-from swarmd.monitor.status import BufferStatus, NodeStatus, RewardStatus, TrainingStatus, WorkerStatus
+from swarmd.monitor.status import (
+    BufferStatus,
+    CanaryStatus,
+    NodeStatus,
+    RewardStatus,
+    TrainingStatus,
+    WorkerStatus,
+)
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -76,6 +83,7 @@ def test_the_dashboard_draws_only_what_a_node_measures() -> None:
         reward=RewardStatus(local_mean=0.0, external_mean=0.0, eval=0.0),
         buffer=BufferStatus(rejected={"stale": 1}),
         training=TrainingStatus(grad_norm=0.0, entropy=0.0, sampler_kl=0.0, step_seconds=0.0),
+        canary=CanaryStatus(state="good", version=1, difference=0.0, tolerance=0.001),
         workers={"trainer": WorkerStatus(pid=1, state="ready", restarts=0)},
     )
     measured = {
