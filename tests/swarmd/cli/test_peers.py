@@ -20,7 +20,7 @@ def test_table_counts_what_was_accepted_and_rejected(
     node("answers")
     assert run_command_line(["peers", "--home", str(home.folder)]) == 0
     header, first, second = capsys.readouterr().out.splitlines()
-    columns = "peer name model round state score valid useful agrees accepted rejected last seen"
+    columns = "peer name model round state score valid useful agrees accepted rejected screened last seen"
     assert header.split() == columns.split()
     assert "closed for 1 min 30 s  -3.5   97%" in first
     assert first.split()[:1] == ["12D3KooWowl"]
