@@ -24,12 +24,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
-async def run_verifier(tasks=TINY.tasks, strict=True, timeout_seconds=4.0):
+async def run_verifier(tasks=TINY.tasks, strict=True, timeout_seconds=4.0, memory_bytes=300_000_000):
     """A pool over one real verifier, the worker, and what it said when it was ready."""
     answers = []
 
     async def initialise(worker):
-        settings = VerifierSettings(tasks, strict, timeout_seconds, 300_000_000)
+        settings = VerifierSettings(tasks, strict, timeout_seconds, memory_bytes)
         answers.append(await worker.call(INITIALISE, settings, 120.0))
 
     limits = WorkerLimits(start_timeout_seconds=120.0, max_fast_failures=1)
@@ -87,9 +87,10 @@ async def test_item_that_takes_too_long_costs_only_itself():
     # Simplifying this takes sympy minutes.
     slow = "+".join(f"sin(x**{n})*cos({n}*x)**{n}*exp(x/{n})" for n in range(2, 40))
     spec = TaskSpec("simple_integration", {}, 1.0, task_digest("simple_integration", {}, "0.1.25"))
-    reference = TaskReference(spec.dataset, spec.digest, 5_000_000, 0)
+    reference = TaskReference(spec.dataset, spec.digest, 1, 0)
     answer = TaskLibrary([spec]).task(reference).answer
-    async with run_verifier(tasks=(spec,), timeout_seconds=4.0) as (pool, worker, _):
+    # Memory enough that time is what it runs out of.
+    async with run_verifier(tasks=(spec,), memory_bytes=4_000_000_000) as (pool, worker, _):
         reply = await pool.score(reference, [slow, answer])
         assert reply.rewards_G == (0.0, 1.0)
         assert ScoreReason(reply.reasons_G[0]) is ScoreReason.TIMEOUT
