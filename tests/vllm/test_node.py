@@ -41,8 +41,8 @@ def test_node_learns_with_vllm_and_outlives_its_processes(start_node: StartNode)
     assert running["policy_version"] > 0
     generator = node.generator()
     assert len(generator) >= 3
-    channel = f"/dev/shm/swarmd-{node.process.pid}"
-    assert set.union(*map(named_memory, generator)) == {channel}
+    (channel,) = set.union(*map(named_memory, generator))
+    assert channel.startswith(f"/dev/shm/swarmd-{node.process.pid}")
 
     # It hangs: given up after stall_seconds, and what hangs ends too.
     node.core().send_signal(signal.SIGSTOP)
