@@ -1,5 +1,5 @@
 """A node with a model of Qwen2.5-0.5B's exact shape goes through two full rounds on the CPU, weights through
-shared memory. Needs 10 GB of memory; prints the peak of each process with `-s`.
+shared memory. Needs 17 GB of memory; prints the peak of each process with `-s`.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ SETTINGS = {
     "replay.external_groups": 0,
     "schedule.max_ahead": 3,
     "schedule.eval_every_rounds": 0,
-    "training.learning_rate": 1e-5,
+    "training.learning_rate": 1e-6,
     "training.warmup_steps": 0,
     "training.optimizer": "adamw_8bit",
     "training.gradient_checkpointing": "true",
@@ -72,7 +72,7 @@ def test_two_rounds_at_the_shape_of_a_real_model(
     status = node.status()
     assert (status["round"], status["policy_version"]) == (2, 2)
     assert status["training"]["skipped_steps"] == 0
-    assert status["training"]["sampler_gap"] is None or status["training"]["sampler_gap"] < 0.05
+    assert status["canary"]["state"] == "good"
     assert list((node.home / "checkpoints").iterdir()), node.said()
     assert node.left() == []
 
