@@ -58,7 +58,7 @@ def _require(required: Required, state: str, home: Home) -> None:
 
 def describe(status: NodeStatus) -> str:
     """The status as lines for a person."""
-    state = f"{status.state}, waiting for {status.waiting_for}" if status.waiting_for else status.state
+    state = ", ".join(filter(None, (status.state, status.waiting_for)))
     of_rounds = f" of {status.rounds}" if status.rounds else ""
     rows = [
         ("node", f"{status.peer_id} {status.name}".strip()),

@@ -23,7 +23,7 @@ def test_running_node_is_shown_with_what_it_waits_for(
     node("answers")
     assert run_command_line(["status", "--home", str(home.folder)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "state training, waiting for peers" in shown
+    assert "state training, trainer waits for 2 more rollout groups" in shown
     assert "round 60 of 100" in shown
     assert "external share 25% of" in shown
     assert "up 1 h 1 min" in shown
