@@ -104,7 +104,7 @@ class PeersSection(Section):
     bytes_per_second: PositiveSeconds = 500_000.0
     """Bytes taken from one peer."""
     verifier_share: Share = 0.25
-    """Seconds of scoring one peer may cause in each second."""
+    """Seconds of a verifier's processor time one peer may cause in each second."""
     burst_seconds: PositiveSeconds = 10.0
     """So many seconds of each of these may be used at once."""
     newcomer_part: Share = 0.2

@@ -41,6 +41,7 @@ class Verifier:
 
     def __init__(self) -> None:
         self._scorer: Scorer | None = None
+        self._processor_seconds = time.process_time
 
     def initialise(self, settings: VerifierSettings) -> VerifierReady:
         """Loads, warms and closes. Raises ConfigError for a task that reasoning-gym does not take."""
@@ -57,14 +58,11 @@ class Verifier:
         # Only behind the closed door: a manifest may come from a stranger.
         work = ScoringWork(library, extract_answer)
         own_text = OwnText(OWN_TEXT, EVALUATION_TOOLS)
-        scorer, trial = (
-            Scorer(
-                Isolation(sandbox, work, timeout_seconds, settings.memory_bytes, own_text),
-                strict=settings.strict,
-                alone=ALONE,
-            )
+        isolation, patient = (
+            Isolation(sandbox, work, timeout_seconds, settings.memory_bytes, own_text)
             for timeout_seconds in (settings.timeout_seconds, WARM_UP_SECONDS)
         )
+        scorer, trial = (Scorer(runs, strict=settings.strict, alone=ALONE) for runs in (isolation, patient))
         for number, task in enumerate(settings.tasks):
             fault = trial.fault_of_warm_up(number)
             if isinstance(fault, ScoreReason):
@@ -77,6 +75,7 @@ class Verifier:
         gc.collect()
         gc.freeze()
         self._scorer = scorer
+        self._processor_seconds = isolation.processor_seconds
         return VerifierReady(sandbox.layers, () if sandbox.is_closed else sandbox.missing)
 
     def regenerate(self, request: RegenerateRequest) -> RegenerateReply:
@@ -85,9 +84,15 @@ class Verifier:
 
     def score(self, request: ScoreRequest) -> ScoreReply:
         """Rewards of one group."""
-        began = time.monotonic()
-        reply = self._ready().score(request.reference, request.completions_G)
-        return msgspec.structs.replace(reply, seconds=time.monotonic() - began)
+        scorer = self._ready()
+        began, used = time.monotonic(), self._processor_seconds()
+        reply = scorer.score(request.reference, request.completions_G)
+        # Processor time: on a busy machine an honest group waits long and costs little. What had to be
+        # waited for to the end of its time costs all of it.
+        seconds = self._processor_seconds() - used
+        if ScoreReason.TIMEOUT in reply.reasons_G:
+            seconds = max(seconds, time.monotonic() - began)
+        return msgspec.structs.replace(reply, seconds=seconds)
 
     def _ready(self) -> Scorer:
         if self._scorer is None:

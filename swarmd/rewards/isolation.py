@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -91,6 +92,12 @@ class Isolation:
             if together is not None:
                 return together
         return self._run_one_by_one(request, count, start + self.timeout_seconds)
+
+    def processor_seconds(self) -> float:
+        """Processor time of this process and of all children so far, living ones included."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        living = 0.0 if self._shared is None else time.clock_gettime(_processor_clock(self._shared.pid))
+        return time.process_time() + ended.ru_utime + ended.ru_stime + living
 
     def close(self) -> None:
         """Ends the shared child."""
@@ -194,6 +201,11 @@ class Isolation:
         work = self.work(request)
         for index in indices:
             write_all(_RESULT_FD, pack_record(index, _outcome(work, index)))
+
+
+def _processor_clock(pid: int) -> int:
+    """The clock of a process's processor time on Linux, as clock_getcpuclockid(3) makes it."""
+    return (~pid << 3) | 2
 
 
 def _outcome(work: Callable[[int], bytes], index: int) -> bytes | ScoreReason:

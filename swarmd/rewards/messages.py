@@ -78,7 +78,8 @@ class ScoreReply(msgspec.Struct, frozen=True):
     reasons_G: tuple[str | None, ...]
     """A ScoreReason where the reward is 0 for another cause than a wrong answer."""
     seconds: float = 0.0
-    """What scoring took in the verifier. 0: it did not live to say."""
+    """Processor time of scoring; where a completion ran into its time limit, all the time it took. 0: the
+    verifier did not live to say."""
 
 
 INITIALISE = Method("initialise", VerifierSettings, VerifierReady)

@@ -216,3 +216,21 @@ def test_no_process_and_no_descriptor_is_left_behind():
     assert sorted(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_the_processor_time_of_living_and_ended_children_counts_and_waiting_does_not():
+    def burn_or_wait(item):
+        end = time.process_time() + 0.3
+        while item == 0 and time.process_time() < end:
+            pass
+        if item == 1:
+            time.sleep(0.6)
+        return b""
+
+    isolation = make(burn_or_wait)
+    before = isolation.processor_seconds()
+    isolation.run(b"", 2)
+    living = isolation.processor_seconds() - before
+    isolation.close()
+    ended = isolation.processor_seconds() - before
+    assert 0.3 <= living <= ended < 0.6
