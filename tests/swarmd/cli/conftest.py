@@ -22,7 +22,8 @@ home.prepare()
 status = NodeStatus(
     peer_id="12D3KooWMepTrqqQ1WJbAAiP3hmXyebN4Z3aEeUk3tt578DkX8iz", name="fox", swarm="tiny",
     swarm_id="3f9a1c0e" * 8, model="tiny", state="training", round=60, rounds=100, policy_version=58,
-    uptime_seconds=3700.0, peers=2, waiting_for="trainer waits for 2 more rollout groups", trained_groups=8, external_groups=2,
+    uptime_seconds=3700.0, peers=2, waiting_for="trainer waits for 2 more rollout groups",
+    trained_groups=8, external_groups=2,
     bootstrap=(BootstrapStatus(address="/ip4/10.0.0.9/tcp/1", is_reachable=False, last_error="refused",
                                seconds=65.0),),
 )
