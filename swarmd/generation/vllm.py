@@ -187,9 +187,22 @@ class VllmEngine:
         from swarmd.generation.vllm_api import EngineDeadError
 
         try:
-            return self._loop.run_until_complete(work)
+            return self._loop.run_until_complete(self._watched(work))
         except EngineDeadError as error:
             raise RuntimeError("a process of vLLM has ended (killed, or out of memory?)") from error
+
+    async def _watched(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do the work, and give it up when vLLM makes no step any more."""
+        working, watching = asyncio.create_task(work), asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                watching.result()
+            return working.result()
+        finally:
+            working.cancel()
+            watching.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
 
     def _attach(self, handle: WeightHandle) -> WeightSource:
         if self._weights is None or self._weights.handle != handle:
@@ -218,20 +231,15 @@ class VllmEngine:
         )
         over = asyncio.Event()
         following = asyncio.create_task(self._follow(over))
-        watching = asyncio.create_task(self._watch())
         sampling.add_done_callback(lambda _: over.set())
-        tasks: tuple[asyncio.Task[Any], ...] = (sampling, following, watching)
         try:
             # Following ends after sampling: an update that has begun is finished.
-            await asyncio.wait((following, watching), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
-            following.result()
+            await following
             sampled = sampling.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            sampling.cancel()
+            following.cancel()
+            await asyncio.gather(sampling, following, return_exceptions=True)
         if not all(np.isfinite(one.logprobs_T).all() for completions in sampled for one in completions):
             await self._server.wipe_cache()
         return tuple(self._group(completions) for completions in sampled)
