@@ -104,7 +104,7 @@ def unpack_to_worker(body: bytes) -> ToWorker:
     try:
         return _to_worker.decode(body)
     except _UNDECODABLE as error:
-        raise FrameError(f"not a message to a worker: {error}") from error
+        raise FrameError(f"not a message to a worker: {_in_one_line(error)}") from error
 
 
 def unpack_to_daemon(body: bytes) -> ToDaemon:
@@ -112,4 +112,9 @@ def unpack_to_daemon(body: bytes) -> ToDaemon:
     try:
         return _to_daemon.decode(body)
     except _UNDECODABLE as error:
-        raise FrameError(f"not a message to the daemon: {error}") from error
+        raise FrameError(f"not a message to the daemon: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong. It may quote the bytes that it is wrong with, line breaks included."""
+    return " ".join(str(error).split())
