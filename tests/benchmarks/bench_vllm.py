@@ -173,6 +173,8 @@ def _measure_plain(arguments: argparse.Namespace, dtype: str) -> Speed:
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    # The node's engine has named a folder of its own for vLLM's sockets, and has removed it.
+    os.environ["VLLM_RPC_BASE_PATH"] = tempfile.gettempdir()
     tokenizer = load_tokenizer(arguments.model)
     llm = LLM(
         arguments.model,
