@@ -36,7 +36,7 @@ class NodeProcess:
             self.process = subprocess.Popen(
                 [
                     *self.prefix,
-                    *(sys.executable, *self.program, "start", "--home", str(self.home)),
+                    *self.command("start"),
                     *("--model", self.model, "--engine", "transformers", "--set", "model.threads=1"),
                     *self.arguments,
                 ],
@@ -101,3 +101,26 @@ def all_gone(processes: list[psutil.Process], seconds: float = 5.0) -> bool:
     """Whether all processes end within the time."""
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
+
+
+def kill_and_wait_for_restarts(node: NodeProcess, *names: str) -> dict[str, Any]:
+    """Kill workers at once. The status in which they are back, serve the newest weights, and train."""
+    status = node.ask("status")
+    for name in names:
+        psutil.Process(status["workers"][name]["pid"]).kill()
+    return node.wait_for(
+        lambda now: (
+            all(now["workers"][name]["restarts"] > status["workers"][name]["restarts"] for name in names)
+            and all(worker["state"] == "ready" for worker in now["workers"].values())
+            and now["weights"]["served_version"] == now["policy_version"] > 0
+            and now["round"] >= status["round"] + 2
+        )
+    )
+
+
+def kill_hard(node: NodeProcess) -> list[psutil.Process]:
+    """SIGKILL the daemon. Returns what were its children."""
+    children = node.children()
+    node.process.kill()
+    node.process.wait()
+    return children

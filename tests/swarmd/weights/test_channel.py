@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,25 +12,6 @@ from swarmd.weights.cuda_ipc import CudaIpcReader, CudaIpcWriter
 from swarmd.weights.segment import Segment, channel_name
 
 TENSORS = {"w": torch.ones(300_000)}  # 2.4 MB for two versions.
-
-# What a trainer meets in a container whose shared memory is small. Says what was chosen, and reads it back.
-SMALL = """
-import os, subprocess, sys
-from pathlib import Path
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], check=True)
-import torch
-from swarmd.weights import channel
-tensors = {"w": torch.ones(300_000)}
-opened = channel.create("auto", "swarmd-small", Path(sys.argv[1]), tensors, same_gpu=False)
-opened.writer.publish(1, tensors)
-assert channel.attach(opened.writer.handle).read()[0] == 1
-assert not os.listdir("/dev/shm")
-print(opened.writer.handle.kind, opened.problem, sep="\\n")
-try:
-    channel.create("shared_memory", "swarmd-small", Path(sys.argv[1]) / "other", tensors, same_gpu=False)
-except Exception as error:
-    print(error)
-"""
 
 
 @pytest.fixture
@@ -52,24 +31,6 @@ def test_shared_memory_is_taken_where_it_has_room(tmp_path: Path, name: str) -> 
     assert opened.reason
     assert list(tmp_path.iterdir()) == []
     opened.writer.close()
-
-
-@pytest.mark.skipif(
-    subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0,
-    reason="mounting needs privileges; the next test has no room by another way",
-)
-def test_a_small_dev_shm_leads_to_a_file_with_a_line_that_says_what_to_do(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["unshare", "--mount", sys.executable, "-c", SMALL, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    kind, problem, refusal = done.stdout.splitlines()
-    assert kind == "file"
-    assert "shared memory is too small: the weights need 2.4 MB, 1.0 MB are free" in problem
-    assert "--shm-size" in problem
-    assert refusal in problem
 
 
 def test_without_room_in_shared_memory_a_file_is_taken(
