@@ -16,20 +16,24 @@ _INTERRUPTED_EXIT_CODE = 130
 
 def main() -> None:
     """Run the command named in sys.argv and exit with its code."""
+    interruption = _Interruption()
     # Before the first import that takes time: a signal then is an order to end, not a traceback.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
-            signal.signal(number, _on_signal)
+            signal.signal(number, interruption.on_signal)
     try:
         from swarmd.cli.app import run_command_line
 
         code = run_command_line(sys.argv[1:])
     except KeyboardInterrupt:
-        # A node that is asked to stop has done what it was asked; another command was broken off.
-        code = 0 if _starts_a_node() else _INTERRUPTED_EXIT_CODE
+        code = _INTERRUPTED_EXIT_CODE
         # CPython notes an interrupt that left the exec() of a string (dataclasses call it), and as
         # `python -m` would then end by SIGINT, whatever the exit code. The next exec() clears the note.
         exec("")
+    if interruption.happened and _starts_a_node():
+        # A node that is asked to stop has done what it was asked, whatever else an extension module that
+        # was being imported made of it.
+        code = 0
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -39,10 +43,16 @@ def main() -> None:
     sys.exit(code)
 
 
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGHUP and _starts_a_node() and not has_terminal():
-        return  # A service that is told to reload, and has not read its configuration yet.
-    raise KeyboardInterrupt
+class _Interruption:
+    """Signals until a command has its own way with them."""
+
+    happened = False
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and _starts_a_node() and not has_terminal():
+            return  # A service that is told to reload, and has not read its configuration yet.
+        self.happened = True
+        raise KeyboardInterrupt
 
 
 def _starts_a_node() -> bool:
