@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +38,7 @@ from swarmd.monitor.status import LastKnown, save_last_known
 from swarmd.observe import Observer
 from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
-from swarmd.replay.buffer import ReplayBuffer
-from swarmd.rooms import Rooms
+from swarmd.rooms import Rooms, replay_buffer
 from swarmd.saving import CHECKPOINT_SECONDS, Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.terminal import has_terminal
@@ -117,16 +115,7 @@ class Node:
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None
         self._processes = Processes(config, home, model, placement, manifest, self._state, self._note_worker)
-        replay = config.replay
-        self._buffer = ReplayBuffer(
-            capacity_groups=replay.capacity_groups,
-            capacity_bytes=replay.capacity_bytes,
-            peer_share=replay.peer_share,
-            max_age_seconds=replay.max_age_seconds,
-            max_policy_lag=replay.max_policy_lag,
-            max_uses=replay.max_uses,
-            clock=time.monotonic,
-        )
+        self._buffer = replay_buffer(config)
         self._saver = Saver(self._processes.trainer, self._state, self._buffer, manifest)
         self._network: Network | None = None
         if not config.swarm.isolated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,20 @@ def pace(config: Config) -> Pace:
     least = replay.local_groups + replay.external_groups
     max_ahead = schedule.max_ahead or least + config.rollout.batch_questions
     return Pace(replay.local_groups, replay.external_groups, max_ahead, replay.max_policy_lag)
+
+
+def replay_buffer(config: Config) -> ReplayBuffer:
+    """The buffer, empty."""
+    replay = config.replay
+    return ReplayBuffer(
+        capacity_groups=replay.capacity_groups,
+        capacity_bytes=replay.capacity_bytes,
+        peer_share=replay.peer_share,
+        max_age_seconds=replay.max_age_seconds,
+        max_policy_lag=replay.max_policy_lag,
+        max_uses=replay.max_uses,
+        clock=time.monotonic,
+    )
 
 
 def batch_share(config: Config) -> BatchShare:

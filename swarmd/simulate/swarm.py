@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,11 +30,10 @@ from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop
 from swarmd.loops.weights import WeightsLoop
 from swarmd.models.resolve import resolve
-from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.sampler import Sampler
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
 from swarmd.rewards.verifier import VerifierPool
-from swarmd.rooms import batch_share, pace, text_screens
+from swarmd.rooms import batch_share, pace, replay_buffer, text_screens
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
@@ -160,16 +158,7 @@ class _Node:
         )
         self._generator = Generator(self._model.call, NO_DEADLINE_SECONDS)
         self.state.weight_handle = IN_PROCESS
-        replay = config.replay
-        self._buffer = ReplayBuffer(
-            capacity_groups=replay.capacity_groups,
-            capacity_bytes=replay.capacity_bytes,
-            peer_share=replay.peer_share,
-            max_age_seconds=replay.max_age_seconds,
-            max_policy_lag=replay.max_policy_lag,
-            max_uses=replay.max_uses,
-            clock=time.monotonic,
-        )
+        self._buffer = replay_buffer(config)
         self._screens = text_screens(config)
         sampler = Sampler(
             self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)), batch_share(config)

@@ -74,12 +74,9 @@ class Medium(ABC):
         Raises:
             WeightChannelError: a living process owns it, or it belongs to another user.
         """
-        try:
-            descriptor = cls._open(name, os.O_RDWR)
-        except FileNotFoundError:
+        descriptor = cls._open_existing(name, os.O_RDWR)
+        if descriptor is None:
             return None
-        except OSError as error:
-            raise WeightChannelError(f"cannot open {cls.noun} {name}: {error.strerror}") from error
         try:
             _lock(descriptor)
             return cls(name, descriptor, os.fstat(descriptor).st_size, is_owner=True)
@@ -98,17 +95,24 @@ class Medium(ABC):
         Raises:
             WeightChannelError: there is nothing of this name, or it cannot be opened.
         """
-        try:
-            descriptor = cls._open(name, os.O_RDONLY)
-        except FileNotFoundError as error:
-            raise WeightChannelError(f"no {cls.noun} named {name}: no trainer has made it") from error
-        except OSError as error:
-            raise WeightChannelError(f"cannot open {cls.noun} {name}: {error.strerror}") from error
+        descriptor = cls._open_existing(name, os.O_RDONLY)
+        if descriptor is None:
+            raise WeightChannelError(f"no {cls.noun} named {name}: no trainer has made it")
         try:
             return cls(name, descriptor, os.fstat(descriptor).st_size, is_owner=False)
         except (OSError, ValueError) as error:  # ValueError: still empty, its owner is creating it.
             os.close(descriptor)
             raise WeightChannelError(f"cannot read {cls.noun} {name}: {error}") from error
+
+    @classmethod
+    def _open_existing(cls, name: str, flags: int) -> int | None:
+        """A descriptor; None when there is nothing of this name. Raises WeightChannelError."""
+        try:
+            return cls._open(name, flags)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise WeightChannelError(f"cannot open {cls.noun} {name}: {error.strerror}") from error
 
     @classmethod
     def remove(cls, name: str) -> bool:
@@ -117,12 +121,9 @@ class Medium(ABC):
         Raises:
             WeightChannelError: a living process owns it, or it belongs to another user.
         """
-        try:
-            descriptor = cls._open(name, os.O_RDWR)
-        except FileNotFoundError:
+        descriptor = cls._open_existing(name, os.O_RDWR)
+        if descriptor is None:
             return False
-        except OSError as error:
-            raise WeightChannelError(f"cannot open {cls.noun} {name}: {error.strerror}") from error
         try:
             _lock(descriptor)
             cls._unlink(name)

@@ -44,8 +44,10 @@ def compose() -> dict[str, Any]:
 def test_the_dockerfile_has_no_findings_and_runs_as_nobody_in_particular() -> None:
     accepted(SCRIPTS / "hadolint", "--failure-threshold", "style", DEPLOY / "Dockerfile")
     text = (DEPLOY / "Dockerfile").read_text()
+    base = text.split(" AS base\n")[1].split("\nFROM ")[0]
     for target in ("cpu", "cuda"):
-        stage = text.split(f" AS {target}\n")[1].split("\nFROM ")[0]
+        assert f"\nFROM base AS {target}\n" in text
+        stage = base + text.split(f" AS {target}\n")[1].split("\nFROM ")[0]
         assert "\nUSER 10001:0\n" in stage
         assert "\nHEALTHCHECK " in stage
         assert "\nSTOPSIGNAL SIGTERM\n" in stage
