@@ -66,7 +66,7 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
     ):
         if getattr(section, low) > getattr(section, high):
             name = next(name for name in type(config).model_fields if getattr(config, name) is section)
-            yield f"{name}.{low}", f"must not be above {high}, {getattr(section, high):g}"
+            yield f"{name}.{low}", f"must not be above {name}.{high}, {getattr(section, high):g}"
     yield from _peers(config)
 
 
@@ -87,8 +87,8 @@ def _peers(config: Config) -> Iterator[tuple[str, str]]:
     if burst_bytes < _LARGEST_MESSAGE_BYTES:
         yield (
             "peers.bytes_per_second",
-            f"times newcomer_part and burst_seconds must be at least {_LARGEST_MESSAGE_BYTES}, so that a new "
-            f"peer can send the largest message, got {burst_bytes:.0f}",
+            f"times peers.newcomer_part and peers.burst_seconds must be at least {_LARGEST_MESSAGE_BYTES}, "
+            f"so that a new peer can send the largest message, got {burst_bytes:.0f}",
         )
 
 

@@ -76,8 +76,8 @@ def test_isolated_wins_over_addresses_of_a_file() -> None:
     [
         ("peers.exempt_networks=10.0.0.1/8", "must be networks like 192.168.0.0/16, got '10.0.0.1/8'"),
         ("peers.bytes_per_second=1000", "must be at least 900000, so that a new peer can send"),
-        ("peers.close_below=-1", "must not be above ignore_below, -20"),
-        ("peers.backoff_max_seconds=1", "must not be above backoff_max_seconds, 1"),
+        ("peers.close_below=-1", "must not be above peers.ignore_below, -20"),
+        ("peers.backoff_max_seconds=1", "must not be above peers.backoff_max_seconds, 1"),
         ("gossip.record_ttl_seconds=7200", "must be at most 3600, since no node keeps a record for longer"),
     ],
 )
