@@ -18,6 +18,10 @@ Share = Annotated[float, Field(gt=0, le=1)]
 ShareOrAuto = Annotated[float, Field(ge=0, le=1)]
 
 
+SAMPLER_NAMES = ("uniform", "advantage", "learnable", "fresh", "mixed", "reputation")
+"""The sampling rules that come with swarmd."""
+
+
 class Section(BaseModel):
     """Base of the sections: frozen, and an unknown key is an error."""
 
@@ -197,6 +201,20 @@ class ReplaySection(Section):
     """Peers' groups in a training batch (J); too few are filled up with own groups."""
     max_uses: Positive = 1
     """How often an external group may be drawn."""
+    sampler: str = "uniform"
+    """Which peers' groups to draw. uniform: each with the same chance. advantage: by the size of their
+    advantages, no old ones. learnable: kinds of task that this node gets right about half of the time.
+    fresh: the newest. mixed: merged with own groups of the same kind of task, under one mean. reputation:
+    of authors whose groups had something to teach. MODULE:FUNCTION: a rule of your own."""
+    adaptive: bool = False
+    """Let J go up and down by one every ten rounds, I + J staying: up while peers' groups carry more signal
+    than own ones, down when own ones do or the held-out reward oscillates."""
+    adaptive_least: NonNegative = 1
+    """Smallest J then."""
+    adaptive_most: NonNegative = 0
+    """Largest J then. 0: three quarters of I + J."""
+    adaptive_spread: Annotated[float, Field(ge=0)] = 0.05
+    """Standard deviation of the last six held-out rewards around their trend above which J goes down."""
 
 
 class ScreensSection(Section):

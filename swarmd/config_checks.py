@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from swarmd.config import Config
+from swarmd.config import SAMPLER_NAMES, Config, ReplaySection
 
 __all__ = ["broken_rule"]
 
@@ -16,6 +16,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _LISTEN = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/(tcp|udp)/(\d+)(/[a-z0-9-]+)*")
 _JOIN = re.compile(r"/\S+/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]*):(\d+)")
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _LARGEST_PORT = 65535
 _LARGEST_MESSAGE_BYTES = 900_000
 _LONGEST_RECORD_SECONDS = 3600
@@ -68,6 +69,24 @@ def _broken_rules(config: Config) -> Iterator[tuple[str, str]]:
             name = next(name for name in type(config).model_fields if getattr(config, name) is section)
             yield f"{name}.{low}", f"must not be above {name}.{high}, {getattr(section, high):g}"
     yield from _peers(config)
+    yield from _replay(config.replay)
+
+
+def _replay(replay: ReplaySection) -> Iterator[tuple[str, str]]:
+    if replay.sampler not in SAMPLER_NAMES and not _FUNCTION.fullmatch(replay.sampler):
+        yield (
+            "replay.sampler",
+            f"must be {', '.join(SAMPLER_NAMES)} or MODULE:FUNCTION, got {replay.sampler!r}",
+        )
+    batch_groups = replay.local_groups + replay.external_groups
+    for key, value in (("adaptive_most", replay.adaptive_most), ("adaptive_least", replay.adaptive_least)):
+        if replay.adaptive and value > batch_groups:
+            yield (
+                f"replay.{key}",
+                f"must be at most replay.local_groups + replay.external_groups ({batch_groups}), got {value}",
+            )
+    if replay.adaptive and replay.adaptive_most and replay.adaptive_least > replay.adaptive_most:
+        yield "replay.adaptive_least", f"must not be above replay.adaptive_most, {replay.adaptive_most}"
 
 
 def _peers(config: Config) -> Iterator[tuple[str, str]]:

@@ -76,3 +76,7 @@ class TrainingError(SwarmdError):
 
 class GenerationError(SwarmdError):
     """A model that cannot be sampled from here, or a request that it cannot answer."""
+
+
+class SamplingRuleError(SwarmdError):
+    """The sampling rule that the operator named failed, or answered what no rule may."""

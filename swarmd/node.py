@@ -38,6 +38,7 @@ from swarmd.monitor.status import LastKnown, save_last_known
 from swarmd.observe import Observer
 from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
+from swarmd.replay.samplers import load_rule
 from swarmd.rooms import Rooms, replay_buffer
 from swarmd.saving import CHECKPOINT_SECONDS, Saver
 from swarmd.tasks.manifest import Manifest
@@ -115,6 +116,7 @@ class Node:
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None
         self._processes = Processes(config, home, model, placement, manifest, self._state, self._note_worker)
+        self._rule = load_rule(config.replay.sampler)
         self._buffer = replay_buffer(config)
         self._saver = Saver(self._processes.trainer, self._state, self._buffer, manifest)
         self._network: Network | None = None
@@ -233,6 +235,7 @@ class Node:
             self._buffer,
             source,
             self._network,
+            self._rule,
         )
 
     async def _note_round(self, done: Round) -> None:

@@ -162,6 +162,8 @@ class Observer:
                 external=stats.external,
                 bytes=stats.bytes,
                 rejected=self._rejected(stats.dropped),
+                sampler=self.config.replay.sampler,
+                external_wanted=loops.external_wanted,
             ),
             workers={
                 worker.name: self._worker(worker, rates.idle_shares[worker.name])

@@ -16,8 +16,10 @@ from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop
 from swarmd.loops.weights import WeightsLoop
 from swarmd.processes import Processes
+from swarmd.replay.adaptive import AdaptiveMix, MixLimits
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
+from swarmd.replay.rules import Rule
 from swarmd.replay.sampler import Sampler
 from swarmd.replay.screens import BatchShare, TextLimits, TextScreens
 from swarmd.tasks.manifest import Manifest
@@ -51,6 +53,29 @@ def replay_buffer(config: Config) -> ReplayBuffer:
     )
 
 
+def sampler(
+    config: Config,
+    buffer: ReplayBuffer,
+    rule: Rule,
+    generator: random.Random,
+    usefulness: Callable[[str], float | None],
+) -> Sampler:
+    """What draws the batches. `rule` is the one that the configuration names, loaded."""
+    replay = config.replay
+    batch_groups = replay.local_groups + replay.external_groups
+    most = replay.adaptive_most or batch_groups * 3 // 4
+    limits = MixLimits(min(replay.adaptive_least, most), most, replay.adaptive_spread)
+    return Sampler(
+        buffer,
+        pace(config),
+        generator,
+        batch_share(config),
+        rule=rule,
+        usefulness=usefulness,
+        mix=AdaptiveMix(limits, replay.external_groups) if replay.adaptive else None,
+    )
+
+
 def batch_share(config: Config) -> BatchShare:
     """How much of a batch may be one peer's."""
     return BatchShare(config.screens.batch_share, config.screens.batch_share_most)
@@ -76,14 +101,19 @@ class Rooms:
     source: TaskSource
     network: Network | None
     """None for a node that is alone."""
+    rule: Rule
+    """Which peers' groups to learn from."""
 
     def train_loop(self, on_round: Callable[[Round], Awaitable[None]]) -> TrainLoop:
         """The loop that the node's rounds are counted by."""
-        sampler = Sampler(self.buffer, pace(self.config), self._random("replay"), batch_share(self.config))
         trainer, rounds = self.processes.trainer, self.config.node.rounds
+        generator = self._random("replay")
         if self.network is None:
-            return TrainLoop(sampler, trainer, rounds, on_round)
-        return TrainLoop(sampler, trainer, rounds, on_round, self.network.peers.note_screened)
+            alone = sampler(self.config, self.buffer, self.rule, generator, lambda author: None)
+            return TrainLoop(alone, trainer, rounds, on_round)
+        peers = self.network.peers
+        shared = sampler(self.config, self.buffer, self.rule, generator, peers.usefulness)
+        return TrainLoop(shared, trainer, rounds, on_round, peers.note_screened)
 
     def companions(self, state: LoopState, tokenizer_fingerprint: str) -> list[Coroutine[Any, Any, None]]:
         """Everything that goes on beside training."""

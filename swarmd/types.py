@@ -76,10 +76,12 @@ class RolloutGroup(msgspec.Struct, frozen=True):
     """This node's monotonic clock, seconds. Ages are counted from here."""
     size_bytes: int
     """What the group occupies in the buffer, as `size_in_bytes` estimates it."""
+    merged_rewards: tuple[float, ...] = ()
+    """Rewards of the groups it is merged with in a batch: mean and deviation are over them too."""
 
     @property
     def has_signal(self) -> bool:
-        """Whether the rewards differ, so that group-relative advantages are not all zero."""
+        """Whether the rewards differ, so that advantages within the group are not all zero."""
         return max(self.rewards_G) > min(self.rewards_G)
 
     @property

@@ -54,6 +54,7 @@ class _Peer:
     seen_at: float
     record: NodeRecordMessage | None = None
     accepted: int = 0
+    useful: int = 0
     rejected: Counter[Reason] = field(default_factory=Counter)
     screened: Counter[str] = field(default_factory=Counter)
 
@@ -103,6 +104,7 @@ class PeerBook:
         """A group of this author was scored and offered to the buffer. useful: its rewards differ."""
         peer = self._peer(peer_id)
         peer.accepted += 1
+        peer.useful += useful
         if peer_id in self._strangers:
             self._proven[peer_id] = self._strangers.pop(peer_id)
         self._accepted += 1
@@ -119,6 +121,15 @@ class PeerBook:
     def note_screened(self, peer_id: str, screen: str) -> None:
         """A screen held up an accepted group of this author. No breach of a rule, and none is booked."""
         self._peer(peer_id).screened[screen] += 1
+
+    def usefulness(self, peer_id: str) -> float | None:
+        """Groups of this author whose rewards differ, as a share of the valid ones: lately where a
+        reputation is kept, else since the start. None where nothing was counted.
+        """
+        if self.reputation:
+            return self.reputation.view(peer_id).usefulness
+        peer = self._proven.get(peer_id)
+        return peer.useful / peer.accepted if peer else None
 
     def note_unattributed(self, reason: Reason) -> None:
         """Something was not accepted, and nobody knows whose doing it was."""

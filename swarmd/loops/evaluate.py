@@ -41,6 +41,7 @@ class EvaluateLoop:
             try:
                 asked = asked or await self._ask()
                 state.eval_reward = await self._evaluate(asked)
+                state.evaluations += 1
             except WorkerError as error:
                 await state.note_failure(LOOP, error)
             else:

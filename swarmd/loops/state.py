@@ -102,6 +102,10 @@ class LoopState:
     local_mean: float | None = None
     external_mean: float | None = None
     eval_reward: float | None = None
+    evaluations: int = 0
+    """Since the start."""
+    external_wanted: int | None = None
+    """Peers' groups wanted in a batch (J) now; None before the first round."""
     filled: int = 0
     """Own groups that stood in for external ones, since the start."""
     external_used: int = 0

@@ -73,6 +73,8 @@ class TrainLoop:
             state.filled += batch.filled
             state.trained_groups += len(batch.groups)
             state.close_round()
+            self.sampler.note_round(batch, reply.metrics.dropped_share, state.evaluations, state.eval_reward)
+            state.external_wanted = self.sampler.pace.external_groups
             state.notify()
             self._note_screened(batch, reply.metrics)
             now = time.monotonic()

@@ -103,6 +103,7 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("reward_eval", "Mean reward on the held-out tasks.", reward.eval),
         ("buffer_local_groups", "Own groups that wait for the trainer.", buffer.local),
         ("buffer_external_groups", "Peers' groups held.", buffer.external),
+        ("external_wanted_groups", "Peers' groups wanted in a batch (J).", buffer.external_wanted),
         ("buffer_bytes", "Bytes held in the replay buffer.", buffer.bytes),
         ("loss", "Loss of the last optimizer step.", training.loss),
         ("grad_norm", "Gradient norm before clipping.", training.grad_norm),

@@ -204,6 +204,8 @@ def _figures(status: NodeStatus, inner: int) -> RenderableType:
     if status.filled:
         learning.append(f", {status.filled} filled with own", style="dim")
     buffer = status.buffer
+    if buffer.sampler not in ("", "uniform"):
+        learning.append(f", drawn by {buffer.sampler}", style="dim")
     speed = [f"{status.rounds_per_minute:.1f} rounds/min"] if status.round else []
     speed.append(f"{status.tokens_per_second:,.0f} tokens/s sampled")
     if status.training.step_seconds:

@@ -34,6 +34,10 @@ class BufferStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     rejected: dict[str, int] = {}
     """Groups that were refused or left undrawn since the start, by reason."""
+    sampler: str = ""
+    """The rule by which peers' groups are drawn."""
+    external_wanted: int | None = None
+    """Peers' groups wanted in a batch now (J). None before the first round."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,12 @@ import hashlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from itertools import islice
 
 import msgspec
 
+from swarmd.replay.rules import Candidate, kind
+from swarmd.replay.successes import Successes
 from swarmd.types import RolloutGroup
 
 SEEN_PER_CAPACITY = 8
@@ -103,11 +106,13 @@ class ReplayBuffer:
         self._external_bytes = 0
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._dropped: Counter[str] = Counter()
+        self._successes = Successes()
 
     def add_local(self, group: RolloutGroup) -> None:
         """Queue an own group for the trainer. Where bytes are short, external groups make room."""
         self._local.append(group)
         self._local_bytes += group.size_bytes
+        self._successes.note(group)
         self._make_room()
 
     def add_external(
@@ -141,6 +146,10 @@ class ReplayBuffer:
         """Policy versions of the own groups that wait, oldest group first."""
         return tuple(group.policy_version for group in self._local)
 
+    def waiting(self, count: int) -> tuple[RolloutGroup, ...]:
+        """The first `count` own groups that wait, oldest first, or as many as there are."""
+        return tuple(islice(self._local, count))
+
     def forget_local(self, before_version: int) -> None:
         """Drop own groups from the front of the queue that older versions sampled. For a node that
         learns from peers only: its own groups are published, and kept as a reserve.
@@ -159,6 +168,26 @@ class ReplayBuffer:
         """External groups that may be drawn now: fresh, not far behind, with signal, not used up."""
         self._expire()
         return [entry.group for peer in self._peers.values() for entry in peer.drawable(self._max_policy_lag)]
+
+    def candidates(self, usefulness: Callable[[str], float | None]) -> tuple[Candidate, ...]:
+        """The drawable groups as a sampling rule sees them. `usefulness` says what is known of an author."""
+        self._expire()
+        now = self._clock()
+        found = []
+        for author, peer in self._peers.items():
+            useful, newest = usefulness(author), peer.newest_version
+            found += [
+                Candidate(
+                    group=entry.group,
+                    age_seconds=now - entry.group.received_at,
+                    uses=entry.uses,
+                    versions_behind=newest - entry.group.policy_version,
+                    own_success=self._successes.of(kind(entry.group)),
+                    author_usefulness=useful,
+                )
+                for entry in peer.drawable(self._max_policy_lag)
+            ]
+        return tuple(found)
 
     def mark_drawn(self, group: RolloutGroup) -> None:
         """Count one use of an external group and forget it when its uses are spent."""
@@ -297,10 +326,14 @@ class _Peer:
         self.bytes -= size_bytes
         return size_bytes
 
-    def drawable(self, max_policy_lag: int) -> Iterator[_Entry]:
+    @property
+    def newest_version(self) -> int:
         # Newest of what is held, not of all time: an author that starts over from version 0 is
         # drawn again as soon as its old groups have aged out.
-        newest = max(entry.group.policy_version for entry in self.groups.values())
+        return max(entry.group.policy_version for entry in self.groups.values())
+
+    def drawable(self, max_policy_lag: int) -> Iterator[_Entry]:
+        newest = self.newest_version
         return (e for e in self.groups.values() if newest - e.group.policy_version <= max_policy_lag)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from swarmd.replay.rules import Candidate
 from swarmd.types import RolloutGroup
 
 Mode = Literal["off", "warn", "drop"]
@@ -111,25 +112,26 @@ class BatchShare:
     """Part of the external groups, in (0, 1]. One group is always allowed."""
 
     def sort(
-        self, groups: Sequence[RolloutGroup], count: int, external_groups: int
-    ) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
-        """Go through `groups` in order until `count` are taken; returns those, and those above a share.
+        self, candidates: Sequence[Candidate], count: int, external_groups: int
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Go through `candidates` in order until `count` are taken; returns those, and those above a share.
 
-        With `warn` groups above a share are taken all the same.
+        With `warn` those above a share are taken all the same.
         """
         limit = max(1, int(external_groups * self.most))
-        taken: list[RolloutGroup] = []
-        above: list[RolloutGroup] = []
+        taken: list[Candidate] = []
+        above: list[Candidate] = []
         of_peer: Counter[str] = Counter()
-        for group in groups:
+        for candidate in candidates:
             if len(taken) == count:
                 break
-            is_above = self.mode != "off" and of_peer[group.author] >= limit
+            author = candidate.group.author
+            is_above = self.mode != "off" and of_peer[author] >= limit
             if is_above:
-                above.append(group)
+                above.append(candidate)
             if not is_above or self.mode == "warn":
-                taken.append(group)
-                of_peer[group.author] += 1
+                taken.append(candidate)
+                of_peer[author] += 1
         return taken, above
 
 

@@ -30,10 +30,10 @@ from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop
 from swarmd.loops.weights import WeightsLoop
 from swarmd.models.resolve import resolve
-from swarmd.replay.sampler import Sampler
+from swarmd.replay.samplers import load_rule
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
 from swarmd.rewards.verifier import VerifierPool
-from swarmd.rooms import batch_share, pace, replay_buffer, text_screens
+from swarmd.rooms import pace, replay_buffer, sampler, text_screens
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
@@ -160,13 +160,15 @@ class _Node:
         self.state.weight_handle = IN_PROCESS
         self._buffer = replay_buffer(config)
         self._screens = text_screens(config)
-        sampler = Sampler(
-            self._buffer, pace(config), random.Random(self._seeds.getrandbits(62)), batch_share(config)
+        draws = sampler(
+            config,
+            self._buffer,
+            load_rule(config.replay.sampler),
+            random.Random(self._seeds.getrandbits(62)),
+            self.peers.usefulness,
         )
         trainer = TrainerClient(self._model.call, NO_DEADLINE_SECONDS)
-        self.train = TrainLoop(
-            sampler, trainer, config.node.rounds, self._note_round, self.peers.note_screened
-        )
+        self.train = TrainLoop(draws, trainer, config.node.rounds, self._note_round, self.peers.note_screened)
 
     def companions(self) -> list[Coroutine[Any, Any, None]]:
         """The loops beside training."""

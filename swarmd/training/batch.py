@@ -152,9 +152,10 @@ def _encode_group(
             f"but {len(group.rewards_G)} rewards"
         )
     try:
-        advantages_G = group_advantages(group.rewards_G, normalisation)
+        joint_G = group_advantages(group.rewards_G + group.merged_rewards, normalisation)
     except ValueError as error:
         raise TrainingError(f"group {group.group_id}: {error}") from error
+    advantages_G = joint_G[: len(group.rewards_G)]
     prompt_ids_P = tuple(encode_prompt(tokenizer, group.prompt))
     room = context_tokens - len(prompt_ids_P)
     if room < 1:
@@ -168,7 +169,7 @@ def _encode_group(
             for completion, advantage in zip(group.completions_G, advantages_G, strict=True)
         ),
         is_local=group.is_local,
-        has_signal=group.has_signal,
+        has_signal=any(advantages_G),
         policy_version=group.policy_version,
         source=(group.author, group.group_id),
     )

@@ -1,5 +1,7 @@
 """Rules across keys, seen through the loader that applies them."""
 
+import re
+
 import pytest
 
 from swarmd.config_sources import load_config
@@ -15,6 +17,8 @@ PEER = "12D3KooWMepTrqqQ1WJbAAiP3hmXyebN4Z3aEeUk3tt578DkX8iz"
         f"swarm.join=/dns4/node.example/tcp/1/p2p/{PEER},/ip6/::1/udp/4001/quic-v1/p2p/{PEER}",
         "swarm.listen=/ip4/0.0.0.0/tcp/0,/ip4/0.0.0.0/udp/4001/quic-v1",
         "model.device=cuda:1",
+        "replay.sampler=learnable",
+        "replay.sampler=package.module:rule",
         "monitor.metrics_listen=127.0.0.1:9100",
         "monitor.metrics_listen=[::1]:9100",
     ],
@@ -45,6 +49,9 @@ def test_right_forms_are_taken(assignment: str) -> None:
         "gossip.redial_min_seconds=100",
         "gossip.record_interval_seconds=500",
         "workers.restart_min_seconds=100",
+        "replay.sampler=newest",
+        "replay.sampler=module:",
+        "replay.sampler=./module.py:rule",
     ],
 )
 def test_wrong_forms_are_refused_naming_key_and_source(assignment: str) -> None:
@@ -84,3 +91,17 @@ def test_isolated_wins_over_addresses_of_a_file() -> None:
 def test_rules_for_peers(assignment: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_config(assignments=[assignment])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "says"),
+    [
+        (["replay.adaptive_most=9"], "replay.adaptive_most: must be at most"),
+        (["replay.adaptive_least=9"], "replay.adaptive_least: must be at most"),
+        (["replay.adaptive_least=5", "replay.adaptive_most=4"], "replay.adaptive_least: must not be above"),
+    ],
+)
+def test_an_adaptive_mix_stays_within_a_batch(assignments: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_config(assignments=["replay.adaptive=true", *assignments])
+    load_config(assignments=assignments)

@@ -176,7 +176,9 @@ def test_any_assignment_is_taken_or_refused_as_a_config_error(text: str) -> None
     assert "\n" not in refusal
 
 
-@given(st.sampled_from(known_keys()), st.text(max_size=20) | st.integers().map(str) | st.floats(0, 1).map(str))
+@given(
+    st.sampled_from(known_keys()), st.text(max_size=20) | st.integers().map(str) | st.floats(0, 1).map(str)
+)
 def test_any_value_is_taken_or_refused_by_its_key(key: str, text: str) -> None:
     try:
         load_config(assignments=[f"{key}={text}"])

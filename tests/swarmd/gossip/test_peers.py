@@ -5,6 +5,7 @@ from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import NodeRecordMessage
 
 from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
+from swarmd.gossip.reputation import Reputation, ReputationSettings
 from swarmd.gossip.transport import KnownPeer
 
 
@@ -122,3 +123,16 @@ def test_what_nobody_is_known_to_have_done_is_counted_in_all_only() -> None:
     book.note_unattributed(Reason.DUPLICATE)
     assert book.rejected == {"duplicate": 1}
     assert book.views(()) == ()
+
+
+def test_usefulness_is_the_share_of_groups_with_signal() -> None:
+    book = PeerBook("self")
+    assert book.usefulness("a") is None
+    for useful in (True, False, False, False):
+        book.note_accepted("a", useful=useful)
+    assert book.usefulness("a") == 0.25
+    kept = PeerBook("self", Reputation(ReputationSettings(), lambda peer: None, lambda: 0.0))
+    assert kept.usefulness("a") is None
+    for useful in (True, False):
+        kept.note_accepted("a", useful=useful)
+    assert kept.usefulness("a") == 0.5

@@ -11,6 +11,7 @@ from swarmd.errors import WorkerError
 from swarmd.loops.canary import Canary
 from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop
+from swarmd.replay.adaptive import AdaptiveMix, MixLimits, RoundSignal
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.sampler import Sampler
@@ -150,3 +151,35 @@ async def test_what_a_screen_held_up_is_told_by_author(buffer: ReplayBuffer, mak
     async with asyncio.timeout(5):
         await loop.run(LoopState())
     assert told == [("a", "batch_share"), ("b", "unlikely"), ("b", "unlikely")]
+
+
+async def test_the_mix_follows_what_rounds_and_evaluations_show(
+    buffer: ReplayBuffer, make_group: MakeGroup
+) -> None:
+    class Mix(AdaptiveMix):
+        noted: list[object]
+
+        def note_held_out(self, evaluations: int, reward: float) -> None:
+            self.noted.append((evaluations, reward))
+
+        def note_round(self, signal: RoundSignal) -> None:
+            self.noted.append(signal)
+            self.external_groups = 2
+
+    mix = Mix(MixLimits(0, 2, 0.05), 1)
+    mix.noted = []
+    trainer = FakeTrainer()
+    trainer.metrics = msgspec.structs.replace(METRICS, dropped_share=0.25)
+    for number in range(2):
+        buffer.add_local(make_group(number, "self"))
+        buffer.add_external(make_group(number))
+    sampler = Sampler(buffer, Pace(1, 1, 2, max_policy_lag=100), random.Random(0), mix=mix)
+
+    async def on_round(done: Round) -> None:
+        pass
+
+    state = LoopState(eval_reward=0.5, evaluations=3)
+    async with asyncio.timeout(5):
+        await TrainLoop(sampler, trainer, 1, on_round).run(state)  # type: ignore[arg-type]
+    assert mix.noted == [(3, 0.5), RoundSignal(own=1.0, external=0.75)]
+    assert state.external_wanted == 2

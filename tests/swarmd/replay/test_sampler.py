@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from swarmd.replay.adaptive import ROUNDS_BETWEEN, AdaptiveMix, MixLimits
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
+from swarmd.replay.rules import Candidate, Draw
 from swarmd.replay.sampler import Sampler
 from swarmd.replay.screens import BatchShare
 from swarmd.types import RolloutGroup
@@ -152,3 +154,99 @@ def test_a_peer_above_its_share_makes_room_for_own_groups(make_group: Callable[.
     assert batch is not None
     assert (batch.external, batch.filled) == (2, 2)
     assert {group.author for group in batch.above_share} == {"loud"}
+
+
+PACE = Pace(4, external_groups=4, max_ahead=24, max_policy_lag=4)
+
+
+def newest_task(draw: Draw) -> list[Candidate]:
+    """Leaves out all but the one with the highest number."""
+    return [max(draw.candidates, key=lambda candidate: candidate.group.task.index)]
+
+
+def test_a_rule_decides_and_what_it_leaves_out_is_filled_with_own_groups(make_buffer: MakeBuffer) -> None:
+    sampler = Sampler(make_buffer(local=7, external=9), PACE, random.Random(0), rule=newest_task)
+    assert sampler.missing(policy_version=0) == 0
+    batch = sampler.draw(policy_version=0)
+    assert batch is not None
+    assert (batch.external, batch.filled) == (1, 3)
+    assert batch.groups[-1].task.index == 8
+    # The second batch has to wait for the rest: six own groups are missing besides the one of a peer.
+    assert sampler.missing(policy_version=0) == 7
+
+
+def test_a_rule_is_told_what_the_node_knows(make_group: Callable[..., RolloutGroup]) -> None:
+    seen: list[Draw] = []
+
+    def look(draw: Draw) -> list[Candidate]:
+        seen.append(draw)
+        return []
+
+    buffer = ReplayBuffer(
+        capacity_groups=100,
+        capacity_bytes=1_000_000,
+        peer_share=1.0,
+        max_age_seconds=60.0,
+        max_policy_lag=4,
+        max_uses=3,
+        clock=lambda: 1010.0,
+    )
+    for number in range(8):
+        buffer.add_local(make_group(number, "self", rewards=(1.0, 1.0)))
+    buffer.add_external(make_group(20, "a", version=5), uses=2)
+    buffer.add_external(make_group(21, "a", version=7, received_at=1004.0))
+    sampler = Sampler(buffer, PACE, random.Random(0), rule=look, usefulness={"a": 0.25}.get)
+    assert sampler.draw(policy_version=0) is not None
+    older, newer = seen[0].candidates
+    assert (older.age_seconds, older.uses, older.versions_behind) == (10.0, 2, 2)
+    assert (newer.age_seconds, newer.uses, newer.versions_behind) == (6.0, 0, 0)
+    assert newer.author_usefulness == 0.25
+    assert newer.own_success == pytest.approx((16 + 1) / (16 + 2))
+    assert seen[0].count == 4
+    assert [group.task.index for group in seen[0].own] == [0, 1, 2, 3]
+
+
+def test_looking_whether_a_batch_is_there_does_not_change_the_draw(make_buffer: MakeBuffer) -> None:
+    looked, drawn = (make_sampler(make_buffer(local=4, external=12), seed=5) for _ in range(2))
+    for _ in range(3):
+        looked.missing(policy_version=0)
+    first, second = looked.draw(policy_version=0), drawn.draw(policy_version=0)
+    assert first is not None
+    assert second is not None
+    assert [g.task.index for g in first.groups] == [g.task.index for g in second.groups]
+
+
+def test_merged_groups_know_each_others_rewards(make_buffer: MakeBuffer) -> None:
+    def merge_two(draw: Draw) -> list[Candidate]:
+        one, two, three, *_ = draw.candidates
+        return [one.merged(draw.own[1]), two.merged(draw.own[1]), three]
+
+    sampler = Sampler(make_buffer(local=8, external=4), PACE, random.Random(0), rule=merge_two)
+    batch = sampler.draw(policy_version=0)
+    assert batch is not None
+    merged = {group.task.index: group.merged_rewards for group in batch.groups if group.is_local}
+    assert merged == {0: (), 1: (0.0, 1.0, 0.0, 1.0), 2: (), 3: (), 4: ()}
+    external = [group.merged_rewards for group in batch.groups if not group.is_local]
+    assert external == [(0.0, 1.0, 0.0, 1.0), (0.0, 1.0, 0.0, 1.0), ()]
+
+
+def test_i_and_j_follow_the_signal_where_they_are_adaptive(make_group: Callable[..., RolloutGroup]) -> None:
+    buffer = ReplayBuffer(
+        capacity_groups=100,
+        capacity_bytes=1_000_000,
+        peer_share=1.0,
+        max_age_seconds=60.0,
+        max_policy_lag=100,
+        max_uses=1,
+        clock=lambda: 1000.0,
+    )
+    sampler = Sampler(buffer, PACE, random.Random(0), mix=AdaptiveMix(MixLimits(1, 6, 0.05), 4))
+    for turn in range(ROUNDS_BETWEEN):
+        for number in range(4):
+            buffer.add_local(make_group(100 * turn + number, "self", rewards=(0.0, 0.0), version=turn))
+            buffer.add_external(make_group(100 * turn + number))
+        batch = sampler.draw(policy_version=turn)
+        assert batch is not None
+        assert batch.external == 4
+        sampler.note_round(batch, dropped_share=0.1, evaluations=0, held_out=None)
+    assert (sampler.pace.local_groups, sampler.pace.external_groups) == (3, 5)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swarmd.replay.rules import Candidate
 from swarmd.replay.screens import BatchShare, Screen, TextLimits, TextScreens, compressed_share
 from swarmd.types import Completion, FinishReason, RolloutGroup
 
@@ -97,13 +98,14 @@ def test_each_screen_is_off_or_warns_or_drops(
 def test_one_peer_has_at_most_its_share_of_a_batch(
     make_group: MakeGroup, mode: str, taken: int, above: int
 ) -> None:
-    groups = [make_group(number, "loud") for number in range(6)] + [make_group(9, "quiet")]
+    groups = [Candidate(make_group(n, "loud")) for n in range(6)] + [Candidate(make_group(9, "quiet"))]
     share = BatchShare(mode, 0.5)  # type: ignore[arg-type]
     chosen, held_up = share.sort(groups, 4, external_groups=4)
     assert (len(chosen), len(held_up)) == (taken, above)
-    assert {group.author for group in held_up} <= {"loud"}
+    assert {candidate.group.author for candidate in held_up} <= {"loud"}
 
 
 def test_a_share_is_never_less_than_one_group(make_group: MakeGroup) -> None:
-    chosen, held_up = BatchShare("drop", 0.1).sort([make_group(0), make_group(1)], 4, external_groups=4)
+    candidates = [Candidate(make_group(0)), Candidate(make_group(1))]
+    chosen, held_up = BatchShare("drop", 0.1).sort(candidates, 4, external_groups=4)
     assert (len(chosen), len(held_up)) == (1, 1)

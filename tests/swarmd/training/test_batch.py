@@ -166,3 +166,13 @@ def test_lags_of_own_groups_are_counted(make_group, make_policy, tokenizer):
     assert count_lags([*groups, foreign], 7) == (3, 0, 1)
     assert count_lags([replace(own, policy_version=0)], 400) == (*[0] * MOST_LAG, 1)
     assert count_lags([foreign], 7) == ()
+
+
+def test_a_merged_group_has_its_advantages_under_the_joint_mean(make_group, tokenizer):
+    """Own failures beside a peer's success: (0, 0) and (0, 1) have the mean 1/4 and the variance 3/16."""
+    failed = make_group({"1": 0, "2": 0})
+    assert not encode_one(failed, tokenizer).has_signal
+    merged = encode_one(msgspec.structs.replace(failed, merged_rewards=(0.0, 1.0)), tokenizer)
+    assert merged.has_signal
+    expected = -0.25 / (math.sqrt(3 / 16) + 1e-4)
+    assert [completion.advantage for completion in merged.completions_G] == pytest.approx([expected] * 2)
