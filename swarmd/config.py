@@ -307,9 +307,10 @@ class TrainingSection(Section):
     """Mean log-probability, nats a token, below which a completion is unlikely."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """adamw_8bit: a quarter of the memory for its state; needs the extra `adam8bit`."""
-    tokens_at_once: Positive = 4096
+    tokens_at_once: NonNegative = 0
     """Tokens of prompts and completions in one forward; the gradient is summed over as many as a
-    batch needs. Halved by itself when a GPU runs out of memory."""
+    batch needs. 0: 4096, or as many as fit into the memory that is free at the start. Halved by itself when
+    memory runs out, and doubled again later."""
     gradient_checkpointing: bool = False
     """Compute each layer again in the backward pass instead of keeping what it computed: a third more
     time, much less memory, the same result."""
@@ -326,8 +327,8 @@ class TrainingSection(Section):
     """Deadline of one training step; a trainer that passes it is restarted."""
 
     def options(self) -> dict[str, Any]:
-        """How to optimise: all but what is about the process and its device."""
-        return self.model_dump(exclude={"timeout_seconds", "device", "memory_share"})
+        """How to optimise: all but what is about the process and what it has room for."""
+        return self.model_dump(exclude={"timeout_seconds", "device", "memory_share", "tokens_at_once"})
 
 
 class ScheduleSection(Section):

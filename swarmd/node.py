@@ -33,6 +33,7 @@ from swarmd.monitor.history import History
 from swarmd.monitor.log import set_log_level, set_up_log
 from swarmd.monitor.loop_lag import LoopLag
 from swarmd.monitor.metrics import MetricsServer, make_registry
+from swarmd.monitor.processes import ProcessSizes
 from swarmd.monitor.service_manager import ServiceManager
 from swarmd.monitor.status import LastKnown, save_last_known
 from swarmd.observe import Observer
@@ -126,6 +127,7 @@ class Node:
 
             self._network = Network(config, home, identity, manifest, model.name, self._state)
         self._loop_lag = LoopLag()
+        self._sizes = ProcessSizes(self._processes.names)
         self._history = History(home.history, max_rounds=config.monitor.history_rounds)
         self._observer = Observer(
             peer_id=identity.peer_id,
@@ -140,6 +142,7 @@ class Node:
             saver=self._saver,
             history=self._history,
             loop_lag=self._loop_lag,
+            sizes=self._sizes,
             network=self._network,
         )
         self._console = NodeConsole(self._observer, home, attended=attended)
@@ -184,6 +187,7 @@ class Node:
             ]
             tasks.append(group.create_task(self._console.run(), name="screen"))
             tasks.append(group.create_task(self._loop_lag.run(), name="loop lag"))
+            tasks.append(group.create_task(self._sizes.run(), name="process sizes"))
             tasks.append(group.create_task(self._keep_last_known_fresh(), name="last known state"))
             tasks.append(group.create_task(self._service.keep_alive(), name="watchdog"))
             try:

@@ -24,6 +24,7 @@ from swarmd.models.placement import Placement
 from swarmd.models.resolve import ModelFolder
 from swarmd.monitor.history import History, RoundRecord
 from swarmd.monitor.loop_lag import LoopLag
+from swarmd.monitor.processes import ProcessSizes
 from swarmd.monitor.rates import RateMeter, Totals
 from swarmd.monitor.status import (
     BootstrapStatus,
@@ -66,6 +67,7 @@ class Observer:
     saver: Saver
     history: History
     loop_lag: LoopLag
+    sizes: ProcessSizes
     network: Network | None
     state: NodeState = "starting"
     last_round: Round | None = None
@@ -181,6 +183,7 @@ class Observer:
             unpublished=self._unpublished(),
             loop_lag_max_ms=self.loop_lag.max_ms,
             resident_bytes=self._process.memory_info().rss,
+            processes=self.sizes.latest,
             waiting_for=self._waiting_for(),
             sandbox=ready.sandbox_layers if (ready := self.processes.verifier_ready) else (),
             problems=self._problems(),
@@ -264,6 +267,16 @@ class Observer:
             learning_rate=metrics.learning_rate,
             step_seconds=done.step_seconds,
             skipped_steps=metrics.total_skipped_updates,
+            tokens_at_once=metrics.tokens_at_once,
+        )
+
+    def _memory_problem(self) -> str:
+        tokens = self.last_round.metrics.tokens_at_once if self.last_round else 0
+        if not 0 < tokens < self.placement.tokens_at_once:
+            return ""
+        return (
+            f"the trainer ran out of memory: it goes on with {tokens} tokens at once instead of "
+            f"{self.placement.tokens_at_once}, and tries more later"
         )
 
     def _weights(self) -> WeightsStatus:
@@ -324,6 +337,7 @@ class Observer:
             *self.placement.warnings,
             *self.notes,
             *self.loops.problems.values(),
+            self._memory_problem(),
             self.saver.problem,
             self.history.problem,
         ]

@@ -81,6 +81,10 @@ class Processes:
         """Token limit of a completion: the config's own, else the manifest's."""
         return self._config.rollout.max_new_tokens or self._manifest.max_new_tokens
 
+    def names(self) -> dict[int, str]:
+        """The workers' names by process id, of those that have a process now."""
+        return {worker.pid: worker.name for worker in self.workers if worker.pid is not None}
+
     async def wait_ready(self) -> TrainerReady:
         """Return when every worker has been ready once. Raises WorkerError when one stopped for good."""
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
@@ -139,7 +143,9 @@ class Processes:
                 checkpoint_keep=config.schedule.checkpoint_keep,
                 temperature=config.rollout.temperature,
                 max_new_tokens=self.max_new_tokens,
-                options=TrainingOptions(**config.training.options()),
+                options=TrainingOptions(
+                    **config.training.options(), tokens_at_once=self._placement.tokens_at_once
+                ),
                 memory_share=place.memory_share,
                 publish_dtype=self._placement.generator.dtype,
                 channel=config.weights.channel,

@@ -10,9 +10,9 @@ from functools import partial
 from swarmd.config import Config
 from swarmd.errors import ConfigError
 from swarmd.generation.vllm_choice import find_vllm, why_not, why_not_on
-from swarmd.models.fit import check_fit
+from swarmd.models.fit import check_fit, widest
 from swarmd.models.memory import Workload, estimate_memory
-from swarmd.models.placement import Placement, Wish, place
+from swarmd.models.placement import MOST_TOKENS_AT_ONCE, Placement, Wish, place
 from swarmd.models.probe import probe_machine
 from swarmd.models.shape import ModelShape
 from swarmd.tasks.manifest import Manifest
@@ -48,18 +48,27 @@ def plan_for(config: Config, manifest: Manifest, model: str, shape: ModelShape |
             "weights.channel is cuda_ipc, but generator and trainer are not on the same GPU "
             f"({placement.generator.device}, {placement.trainer.device}): choose auto"
         )
+    tokens = config.training.tokens_at_once or MOST_TOKENS_AT_ONCE
     if shape is None:
-        return placement
+        return replace(placement, tokens_at_once=tokens)
     workload = workload_of(config, manifest, shape, placement)
     estimate_of = partial(estimate_memory, shape, placement)
+    why_tokens = ""
+    if not config.training.tokens_at_once:
+        whole, workload = workload, widest(machine, placement, workload, estimate_of)
+        if workload != whole:
+            tokens = workload.tokens_at_once
+            why_tokens = f"; {tokens} tokens at once, as memory allows"
     warnings: tuple[str, ...] = ()
     if config.model.check_memory:
         warnings = check_fit(model, machine, placement, workload, estimate_of)
     estimate = estimate_of(workload)
+    trainer = placement.trainer
     return Placement(
         replace(placement.generator, needs_bytes=estimate.of("generator")),
-        replace(placement.trainer, needs_bytes=estimate.of("trainer")),
+        replace(trainer, needs_bytes=estimate.of("trainer"), why=trainer.why + why_tokens),
         warnings,
+        tokens,
     )
 
 
@@ -74,7 +83,7 @@ def workload_of(config: Config, manifest: Manifest, shape: ModelShape, placement
         engine=_engine(config, placement.generator.device),
         rows=group_size * config.rollout.batch_questions,
         row_tokens=min(prompt_tokens + new_tokens, shape.context_tokens),
-        tokens_at_once=min(config.training.tokens_at_once, batch_tokens),
+        tokens_at_once=min(config.training.tokens_at_once or MOST_TOKENS_AT_ONCE, batch_tokens),
         kv_cache_bytes=config.generation.kv_cache_bytes,
         optimizer=config.training.optimizer,
         lora_rank=config.training.lora_rank,

@@ -10,11 +10,13 @@ from swarmd.models.machine import Machine
 from swarmd.models.memory import HOST, Estimate, Workload
 from swarmd.models.placement import Placement
 
-__all__ = ["check_fit", "gigabytes", "leanest"]
+__all__ = ["check_fit", "gigabytes", "leanest", "widest"]
 
 NEAR = 0.85
 """From this part of what is free on, a fit is called near."""
 _LARGEST_ITEMS = 3
+_FEWEST_TOKENS = 256
+"""Below it a slice is no longer what takes the memory."""
 
 EstimateOf = Callable[[Workload], Estimate]
 
@@ -64,6 +66,23 @@ def check_fit(
                 "that are free: memory may run out"
             )
     return tuple(warnings)
+
+
+def widest(machine: Machine, placement: Placement, workload: Workload, estimate_of: EstimateOf) -> Workload:
+    """The same work with as many tokens at once, halving, as fit with room to spare; else as fit at all.
+
+    Where nothing fits: the fewest.
+    """
+    choices = [workload]
+    while choices[-1].tokens_at_once // 2 >= _FEWEST_TOKENS:
+        choices.append(replace(choices[-1], tokens_at_once=choices[-1].tokens_at_once // 2))
+    rooms = list(_rooms(machine, placement))
+    for part in (NEAR, 1.0):
+        for choice in choices:
+            estimate = estimate_of(choice)
+            if all(room.needed(estimate) <= part * room.free_bytes for room in rooms):
+                return choice
+    return choices[-1]
 
 
 def gigabytes(size_bytes: float) -> str:

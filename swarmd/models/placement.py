@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from swarmd.errors import ConfigError
 from swarmd.models.machine import Gpu, Machine
 
-__all__ = ["DTYPE_BYTES", "Place", "Placement", "Wish", "place"]
+__all__ = ["DTYPE_BYTES", "MOST_TOKENS_AT_ONCE", "Place", "Placement", "Wish", "place"]
 
+MOST_TOKENS_AT_ONCE = 4096
+"""More in one forward make a step no faster."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GENERATOR_SHARE = 0.4
 TRAINER_SHARE = 0.5
@@ -68,6 +70,8 @@ class Placement:
     trainer: Place
     warnings: tuple[str, ...] = ()
     """What a person should know before the model is loaded."""
+    tokens_at_once: int = MOST_TOKENS_AT_ONCE
+    """In one forward of the trainer."""
 
     @property
     def is_shared(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-import psutil
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -41,6 +40,7 @@ class NodeCollector(Collector):
         yield from _gauges(status)
         yield from _counters(status)
         yield from _workers(status)
+        yield from _processes(status)
 
 
 def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
@@ -117,6 +117,7 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("dropped_share", "Part of peers' tokens that was taken out.", training.dropped_share),
         ("learning_rate", "Of the next optimizer step.", training.learning_rate),
         ("step_seconds", "Duration of the last training step.", training.step_seconds),
+        ("tokens_at_once", "In one forward; fewer while memory is short.", training.tokens_at_once),
         ("canary_good", "1 when generator and trainer agreed at the last comparison.", _is_good(canary)),
         ("canary_version", "Policy version of the last comparison.", canary.version),
         ("canary_difference_nats", "Between generator and trainer, then.", canary.difference),
@@ -170,15 +171,25 @@ def _workers(status: NodeStatus) -> Iterator[Metric]:
         f"{PREFIX}_worker_idle_share", "Part of the last minute it waited for work.", labels=["worker"]
     )
     restarts = CounterMetricFamily(f"{PREFIX}_worker_restarts", "Times started again.", labels=["worker"])
-    resident = GaugeMetricFamily(f"{PREFIX}_worker_resident_bytes", "Its memory.", labels=["worker"])
     for name, worker in status.workers.items():
         ready.add_metric([name], float(worker.state == "ready"))
         if worker.idle_share is not None:
             idle.add_metric([name], worker.idle_share)
         restarts.add_metric([name], worker.restarts)
-        if worker.pid is not None:
-            try:
-                resident.add_metric([name], psutil.Process(worker.pid).memory_info().rss)
-            except psutil.NoSuchProcess:
-                continue
-    yield from (ready, idle, restarts, resident)
+    yield from (ready, idle, restarts)
+
+
+def _processes(status: NodeStatus) -> Iterator[Metric]:
+    resident = GaugeMetricFamily(
+        f"{PREFIX}_process_resident_bytes", "Memory of each process.", labels=["process"]
+    )
+    files = GaugeMetricFamily(
+        f"{PREFIX}_process_open_files", "File descriptors of each process.", labels=["process"]
+    )
+    threads = GaugeMetricFamily(f"{PREFIX}_process_threads", "Threads of each process.", labels=["process"])
+    for process in status.processes:
+        resident.add_metric([process.name], process.resident_bytes)
+        threads.add_metric([process.name], process.threads)
+        if process.open_files is not None:
+            files.add_metric([process.name], process.open_files)
+    yield from (resident, files, threads)

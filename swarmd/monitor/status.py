@@ -61,6 +61,19 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that it was estimated to take, before it was started. 0: not estimated."""
 
 
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """What one process takes of the machine."""
+
+    name: str
+    """daemon, p2pd, the name of a worker; NAME/PROGRAM for what a worker started."""
+    pid: int
+    resident_bytes: int
+    """Memory in use, what it shares with others included."""
+    open_files: int | None
+    """File descriptors. None where the kernel does not tell."""
+    threads: int
+
+
 class BootstrapStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One address that the node was told to join at."""
 
@@ -98,6 +111,8 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float = 0.0
     skipped_steps: int = 0
     """Optimizer steps left out since the start because a number was not finite."""
+    tokens_at_once: int | None = None
+    """Tokens that one forward may have now; fewer than at the start while memory is short."""
 
 
 class WeightsStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +185,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time that the daemon's event loop was blocked, since training began."""
     resident_bytes: int = 0
     """Memory of the daemon without its workers."""
+    processes: tuple[ProcessStatus, ...] = ()
+    """The daemon and all processes below it, as seen within the last seconds."""
     waiting_for: str = ""
     """Who waits for what, in words: `trainer waits for 2 more rollout groups`. Empty: nobody waits."""
     sandbox: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ from swarmd.loops.rollout import RolloutLoop, Sampling
 from swarmd.loops.state import LoopState
 from swarmd.loops.train import Round, TrainLoop
 from swarmd.loops.weights import WeightsLoop
+from swarmd.models.placement import MOST_TOKENS_AT_ONCE
 from swarmd.models.resolve import resolve
 from swarmd.replay.samplers import load_rule
 from swarmd.rewards.messages import INITIALISE, VerifierSettings
@@ -151,7 +152,10 @@ class _Node:
         self._max_new_tokens = config.rollout.max_new_tokens or manifest.max_new_tokens
         self._model = InProcessModel(
             resolve(config.model.name).path,
-            TrainingOptions(**config.training.options()),
+            TrainingOptions(
+                **config.training.options(),
+                tokens_at_once=config.training.tokens_at_once or MOST_TOKENS_AT_ONCE,
+            ),
             temperature=config.rollout.temperature,
             max_new_tokens=self._max_new_tokens,
             seed=self._seeds.getrandbits(31),

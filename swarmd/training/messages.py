@@ -24,7 +24,9 @@ __all__ = [
 
 
 class TrainingOptions(msgspec.Struct, frozen=True):
-    """How to optimise. Fields, meanings and defaults are those of `config.TrainingSection`."""
+    """How to optimise. Fields, meanings and defaults are those of `config.TrainingSection`; what is chosen
+    by the machine there has a value here.
+    """
 
     learning_rate: float = 1.5e-4
     adam_beta1: float = 0.9
@@ -176,6 +178,8 @@ class StepMetrics(msgspec.Struct, frozen=True):
     """Groups with rewarded completions that this policy would hardly say, by the peer id of their author."""
     lag_groups: tuple[int, ...] = ()
     """Own groups by policy lag: entry n counts those n versions old, entry 16 also older ones."""
+    tokens_at_once: int = 0
+    """Tokens that one forward may have now; fewer than the option says where memory was short."""
 
 
 class StepReply(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ from swarmd.training.messages import StepMetrics, TrainingOptions
 from swarmd.training.objective import Objective
 from swarmd.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
 from swarmd.training.policy import Policy
+from swarmd.training.room import Room, is_out_of_memory
 from swarmd.training.schedule import learning_rate
 from swarmd.training.slices import Slice, cut_slices
 from swarmd.training.tally import Tally
@@ -41,8 +42,6 @@ from swarmd.types import RolloutGroup
 __all__ = ["Trainer", "TrainerState"]
 
 Result = TypeVar("Result")
-
-_FEWEST_TOKENS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Trainer:
         self._options = options
         self._max_new_tokens = max_new_tokens
         self._objective = Objective(options, reference)
-        self._tokens_at_once = options.tokens_at_once
+        self._room = Room(options.tokens_at_once)
         self._steps_at_start = 0
         self._random = torch.Generator().manual_seed(seed)
         self._optimizer = make_optimizer(policy.parameters, options)
@@ -113,6 +112,7 @@ class Trainer:
         updates = self.steps - self._steps_at_start
         if updates:
             self.policy_version += 1
+        self._room.note_step()
         return StepMetrics(
             loss=tally.loss,
             grad_norm=tally.grad_norm,
@@ -134,6 +134,7 @@ class Trainer:
             skipped_updates=self.skipped_updates - skipped_before,
             total_skipped_updates=self.skipped_updates,
             learning_rate=learning_rate(options, self.steps),
+            tokens_at_once=self._room.tokens,
             seconds=time.monotonic() - started,
         )
 
@@ -217,17 +218,14 @@ class Trainer:
         return fixed
 
     def _in_memory(self, compute: Callable[[], Result]) -> Result:
-        """Do `compute`. Out of GPU memory: halve what is forwarded at once, for good, and begin again."""
+        """Do `compute`. Out of memory: halve what is forwarded at once, and begin again."""
         while True:
             try:
                 return compute()
-            except torch.OutOfMemoryError:
-                if self._tokens_at_once <= _FEWEST_TOKENS_AT_ONCE:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self._room.halve():
                     raise
-                self._tokens_at_once //= 2
             torch.cuda.empty_cache()
 
     def _slices(self, groups: Sequence[EncodedGroup]) -> Iterator[Slice]:
-        return cut_slices(
-            groups, self._tokens_at_once, self.policy.device, join_groups=self.policy.joins_groups
-        )
+        return cut_slices(groups, self._room.tokens, self.policy.device, join_groups=self.policy.joins_groups)

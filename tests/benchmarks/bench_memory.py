@@ -27,7 +27,7 @@ from swarmd.config import Config
 from swarmd.config_sources import load_config
 from swarmd.models.machine import Machine
 from swarmd.models.memory import estimate_memory
-from swarmd.models.placement import Placement, Wish, place
+from swarmd.models.placement import MOST_TOKENS_AT_ONCE, Placement, Wish, place
 from swarmd.models.probe import probe_machine
 from swarmd.models.resolve import resolve
 from swarmd.models.shape import read_shape
@@ -155,7 +155,10 @@ def _train(config: Config, folder: str, placement: Placement) -> None:
                 checkpoint_keep=1,
                 temperature=1.0,
                 max_new_tokens=length,
-                options=TrainingOptions(**config.training.options()),
+                options=TrainingOptions(
+                    **config.training.options(),
+                    tokens_at_once=config.training.tokens_at_once or MOST_TOKENS_AT_ONCE,
+                ),
                 publish_dtype=placement.generator.dtype,
             )
         )

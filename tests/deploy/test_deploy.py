@@ -16,6 +16,7 @@ from swarmd.monitor.status import (
     BufferStatus,
     CanaryStatus,
     NodeStatus,
+    ProcessStatus,
     RewardStatus,
     TrainingStatus,
     WorkerStatus,
@@ -87,6 +88,7 @@ def test_the_dashboard_draws_only_what_a_node_measures() -> None:
         training=TrainingStatus(grad_norm=0.0, entropy=0.0, sampler_kl=0.0, step_seconds=0.0),
         canary=CanaryStatus(state="good", version=1, difference=0.0, tolerance=0.001),
         workers={"trainer": WorkerStatus(pid=1, state="ready", restarts=0)},
+        processes=(ProcessStatus("daemon", 1, 1, 1, 1),),
     )
     measured = {
         sample.name for family in NodeCollector(lambda: status).collect() for sample in family.samples

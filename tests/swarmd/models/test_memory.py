@@ -1,7 +1,7 @@
 import pytest
 
 from swarmd.errors import ConfigError, MemoryShortError
-from swarmd.models.fit import check_fit
+from swarmd.models.fit import NEAR, check_fit, widest
 from swarmd.models.machine import Gpu, Machine
 from swarmd.models.memory import HOST, Workload, estimate_memory, usual_cache_bytes
 from swarmd.models.placement import Place, Placement
@@ -119,6 +119,20 @@ def test_advice_is_true():
     assert check(machine(15.5), workload=together) is not None
     with pytest.raises(MemoryShortError):
         check(machine(15.5), workload=Workload(**{**vars(together), "lora_rank": 0}))
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens"), [(100, 4096), (30, 2048), (26, 1024), (24, 512), (22.5, 256), (19.5, 256), (3, 256)]
+)
+def test_as_many_tokens_are_forwarded_at_once_as_fit_with_room_to_spare(free, tokens):
+    def estimate_of(work: Workload):
+        return estimate_memory(HALF_BILLION, CPU, work)
+
+    chosen = widest(machine(free), CPU, WORK, estimate_of)
+    assert chosen == Workload(**{**vars(WORK), "tokens_at_once": tokens})
+    needed = estimate_of(chosen).at(HOST)
+    if tokens > 256:
+        assert needed <= NEAR * free * GB
 
 
 def test_more_than_the_machine_has_is_a_mistake_in_the_configuration():

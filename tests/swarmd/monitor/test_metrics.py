@@ -8,7 +8,7 @@ from sample_status import sample_status
 
 from swarmd.errors import NetworkError
 from swarmd.monitor.metrics import MetricsServer, make_registry
-from swarmd.monitor.status import CanaryStatus, RewardStatus, WorkerStatus
+from swarmd.monitor.status import CanaryStatus, ProcessStatus, RewardStatus, WorkerStatus
 
 
 async def scrape(status):
@@ -41,7 +41,6 @@ async def test_reasons_and_workers_become_labels():
     assert samples[("swarmd_worker_restarts_total", "trainer")] == 2
     assert samples[("swarmd_worker_ready", "trainer")] == 1
     assert samples[("swarmd_worker_idle_share", "trainer")] == 0.25
-    assert samples[("swarmd_worker_resident_bytes", "trainer")] > 1_000_000
     assert samples[("swarmd_loop_lag_max_seconds",)] == pytest.approx(0.0125)
 
 
@@ -74,11 +73,14 @@ async def test_what_is_not_known_is_left_out_and_not_zero():
     assert ("swarmd_reward_eval",) not in samples
 
 
-async def test_a_worker_that_is_gone_does_not_break_the_scrape():
-    workers = {"trainer": WorkerStatus(pid=2**22 + 1, state="restarting")}
-    samples = await scrape(lambda: sample_status(workers=workers))
-    assert samples[("swarmd_worker_ready", "trainer")] == 0
-    assert ("swarmd_worker_resident_bytes", "trainer") not in samples
+async def test_memory_files_and_threads_of_each_process_are_scraped():
+    processes = (ProcessStatus("daemon", 1, 200, 40, 9), ProcessStatus("verifier-1/python", 2, 100, None, 1))
+    samples = await scrape(lambda: sample_status(processes=processes))
+    assert samples[("swarmd_process_resident_bytes", "daemon")] == 200
+    assert samples[("swarmd_process_open_files", "daemon")] == 40
+    assert samples[("swarmd_process_threads", "daemon")] == 9
+    assert samples[("swarmd_process_resident_bytes", "verifier-1/python")] == 100
+    assert ("swarmd_process_open_files", "verifier-1/python") not in samples
 
 
 async def test_a_taken_port_is_one_line():

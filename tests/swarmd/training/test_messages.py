@@ -7,9 +7,12 @@ from swarmd.training.messages import StepRequest, TrainingOptions
 
 def test_options_are_the_training_section_of_the_config_without_what_is_about_the_process():
     section = TrainingSection().options()
-    assert {*TrainingSection.model_fields} - {*section} == {"timeout_seconds", "device", "memory_share"}
+    assert {*TrainingSection.model_fields} - {*section} == {
+        *("timeout_seconds", "device", "memory_share"),
+        "tokens_at_once",  # The machine decides.
+    }
     # By itself the trainer leaves nothing out.
-    assert msgspec.structs.asdict(TrainingOptions()) == section | {"unlikely": "off"}
+    assert msgspec.structs.asdict(TrainingOptions()) == section | {"unlikely": "off", "tokens_at_once": 4096}
     assert TrainingOptions(**section) == TrainingOptions(unlikely="drop")
 
 
