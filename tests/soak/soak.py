@@ -21,7 +21,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import psutil
@@ -123,12 +123,16 @@ def main() -> int:
     given = parser.parse_args()
     given.out.mkdir(parents=True)
     nodes = make_nodes(given.out)
+    samples: list[Sample] = []
     failures: list[str] = []
     try:
-        samples = list(soak(nodes, given.hours * 3600, given.kill_every, given.sample_every))
+        # Keeps what was seen before a failure.
+        samples.extend(soak(nodes, given.hours * 3600, given.kill_every, given.sample_every))
+    except SwarmdError as error:
+        failures.append(str(error))
     finally:
         failures += end(nodes)
-    growth = estimate(samples, given.hours * 3600)
+    growth = estimate(samples)
     failures += [
         f"{g.node} {g.role}: {g.figure} grows by {g.an_hour:.3g} an hour" for g in growth if not g.is_good
     ]
@@ -235,8 +239,9 @@ def end(nodes: list[SoakNode]) -> list[str]:
     return wrong
 
 
-def estimate(samples: list[Sample], seconds: float) -> list[Growth]:
+def estimate(samples: list[Sample]) -> list[Growth]:
     """The growth of each figure of each process that lived throughout, and of each home."""
+    seconds = max((sample.seconds for sample in samples), default=0.0)
     series: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
         lives_on = sample.node == "steady" or sample.role == "home"
@@ -254,9 +259,9 @@ def estimate(samples: list[Sample], seconds: float) -> list[Growth]:
 
 def write(folder: Path, samples: list[Sample], growth: list[Growth]) -> None:
     """The tables and the plot."""
-    for name, rows in (("samples", samples), ("growth", growth)):
+    for name, kind, rows in (("samples", Sample, samples), ("growth", Growth, growth)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
-            table = csv.DictWriter(file, list(vars(rows[0])))
+            table = csv.DictWriter(file, [column.name for column in fields(kind)])
             table.writeheader()
             table.writerows(vars(row) for row in rows)
     import matplotlib as mpl
