@@ -371,7 +371,8 @@ class WorkersSection(Section):
     restart_max_seconds: PositiveSeconds = 30.0
     """Longest pause before a restart."""
     max_fast_failures: Positive = 5
-    """Failures within `failure_window_seconds` after which the node stops with an error."""
+    """Failures of a worker after which the node stops with an error. A failure counts for
+    `failure_window_seconds`, and until the worker has done some work after it."""
     failure_window_seconds: PositiveSeconds = 120.0
     """See max_fast_failures."""
     stop_timeout_seconds: PositiveSeconds = 10.0

@@ -113,6 +113,6 @@ class CanaryReply(msgspec.Struct, frozen=True):
 
 
 INITIALISE = Method("initialise", GeneratorSettings, GeneratorReady)
-SAMPLE = Method("sample", SampleRequest, SampleReply)
+SAMPLE = Method("sample", SampleRequest, SampleReply, is_work=True)
 LOAD_WEIGHTS = Method("load_weights", LoadWeightsRequest, LoadWeightsReply)
 CANARY = Method("canary", CanaryRequest, CanaryReply)

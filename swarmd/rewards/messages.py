@@ -84,4 +84,4 @@ class ScoreReply(msgspec.Struct, frozen=True):
 
 INITIALISE = Method("initialise", VerifierSettings, VerifierReady)
 REGENERATE = Method("regenerate", RegenerateRequest, RegenerateReply)
-SCORE = Method("score", ScoreRequest, ScoreReply)
+SCORE = Method("score", ScoreRequest, ScoreReply, is_work=True)

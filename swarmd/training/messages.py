@@ -214,5 +214,5 @@ class SaveReply(msgspec.Struct, frozen=True):
 
 
 INITIALISE = Method("initialise", TrainerSettings, TrainerReady)
-STEP = Method("step", StepRequest, StepReply)
+STEP = Method("step", StepRequest, StepReply, is_work=True)
 SAVE = Method("save", SaveRequest, SaveReply)

@@ -33,6 +33,8 @@ class Method(Generic[Request, Reply]):
     name: str
     request_type: type[Request]
     reply_type: type[Reply]
+    is_work: bool = False
+    """What the worker is there for: one that has answered it was well, whatever it dies of later."""
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):

@@ -1,6 +1,9 @@
 """Keeps one worker process running: starts it, initialises it, watches it, and starts it again
 with back-off when it died. What was being asked of it then fails with a WorkerError; what is asked
-next waits for the new process. A worker that fails too often in too short a time ends the node.
+next waits for the new process.
+
+A worker that fails too often ends the node: so many times in a short time, or so many times in a row
+without any work done between, however long its starts take.
 """
 
 from __future__ import annotations
@@ -99,12 +102,14 @@ class Worker:
         self._on_event = on_event
         self._process: WorkerProcess | None = None
         self._state_changed = asyncio.Event()
+        self._has_worked = False
+        """In its present life."""
         self._end: SwarmdError | None = None
 
     async def run(self) -> None:
         """Keeps the worker running until cancelled, then stops it in order.
 
-        Raises WorkerBudgetError after too many fast failures. An initialisation refused for a
+        Raises WorkerBudgetError after too many failures. An initialisation refused for a
         reason that trying again does not cure (config, model, checkpoint, room for weights) raises that.
         """
         failures: deque[float] = deque()
@@ -115,11 +120,13 @@ class Worker:
                     raise self._end
                 self._emit("failed", reason)
                 now = time.monotonic()
-                failures.append(now)
-                while failures[0] < now - self._limits.failure_window_seconds:
+                while (
+                    self._has_worked and failures and failures[0] < now - self._limits.failure_window_seconds
+                ):
                     failures.popleft()
+                failures.append(now)
                 if len(failures) >= self._limits.max_fast_failures:
-                    raise WorkerBudgetError(self._epitaph(len(failures), reason))
+                    raise WorkerBudgetError(self._epitaph(len(failures), now - failures[0], reason))
                 self._set_state("restarting")
                 await asyncio.sleep(self._pause_seconds(len(failures)))
                 self.restarts += 1
@@ -143,6 +150,7 @@ class Worker:
         assert process is not None
         with self.occupancy.request():
             data = await process.request(method.name, msgspec.msgpack.encode(request), timeout_seconds)
+        self._has_worked |= method.is_work and process is self._process
         try:
             return msgspec.msgpack.decode(data, type=method.reply_type)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -164,6 +172,7 @@ class Worker:
         """One process from start to death. Returns why it died."""
         self._set_state("starting" if not self.restarts else "restarting")
         self._emit("starting", self._module)
+        self._has_worked = False
         output = WorkerOutput(self._log_path)
         try:
             process = await WorkerProcess.start(
@@ -230,10 +239,11 @@ class Worker:
         # Jitter: workers that died together should not all load their models together.
         return min(pause, self._limits.restart_max_seconds) * random.uniform(0.75, 1.25)
 
-    def _epitaph(self, failures: int, reason: str) -> str:
+    def _epitaph(self, failures: int, seconds: float, reason: str) -> str:
         where = f" (log: {self._log_path})" if self._log_path is not None else ""
-        window = self._limits.failure_window_seconds
-        return f"{self.name} worker failed {failures} times within {window:g} s; the last one {reason}{where}"
+        return (
+            f"{self.name} worker failed {failures} times in {seconds:.0f} s; the last time it {reason}{where}"
+        )
 
     def _note_progress(self, text: str) -> None:
         self.progress = text

@@ -24,6 +24,7 @@ ECHO = Method("echo", Text, Text)
 SLEEP = Method("sleep", Number, Number)
 REFUSE = Method("refuse", Text, Text)
 REFUSE_FOR_GOOD = Method("refuse_for_good", Text, Text)
+WORK = Method("work", Text, Text, is_work=True)
 CRASH = Method("crash", Text, Text)
 FORK = Method("fork", Text, Number)
 EXIT_SLOWLY = Method("exit_slowly", Number, Number)
@@ -61,6 +62,7 @@ def main() -> None:
         sys.exit(3)
     handlers = [
         handle(ECHO, lambda request: request),
+        handle(WORK, lambda request: request),
         handle(SLEEP, sleep),
         handle(REFUSE, refuse),
         handle(REFUSE_FOR_GOOD, refuse_for_good),

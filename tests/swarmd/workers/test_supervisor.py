@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
-from child_worker import CRASH, ECHO, FORK, REFUSE, REFUSE_FOR_GOOD, SLEEP, UNKNOWN, Number, Text
+from child_worker import CRASH, ECHO, FORK, REFUSE, REFUSE_FOR_GOOD, SLEEP, UNKNOWN, WORK, Number, Text
 
 from swarmd.errors import (
     CheckpointError,
@@ -160,6 +160,31 @@ async def test_too_many_fast_failures_end_with_the_workers_last_words(tmp_path):
         await waiting
     assert worker.state == "stopped"
     assert worker.restarts == 2
+
+
+SLOW_FAILURES = WorkerLimits(
+    restart_min_seconds=0.01, restart_max_seconds=0.02, max_fast_failures=3, failure_window_seconds=0.001
+)
+"""No two failures are within this window: that takes a process to start."""
+
+
+async def test_failures_without_work_between_count_however_far_apart_they_are():
+    async def answers_but_never_works(worker):
+        await worker.call(ECHO, Text(""), 30)
+        await worker.call(CRASH, Text("cannot sample"), 30)
+
+    with pytest.raises(WorkerBudgetError, match=r"child worker failed 3 times.*cannot sample"):
+        await make_worker(SLOW_FAILURES, on_start=answers_but_never_works).run()
+
+
+async def test_failures_before_some_work_are_forgotten_after_the_window():
+    async with running(limits=SLOW_FAILURES) as worker:
+        for _ in range(5):
+            await worker.call(WORK, Text(""), 30)
+            with pytest.raises(WorkerError):
+                await worker.call(CRASH, Text("once more"), 30)
+        assert await worker.call(WORK, Text("goes on"), 30) == Text("goes on")
+        assert worker.restarts == 5
 
 
 async def forever(worker):
