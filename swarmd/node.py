@@ -1,8 +1,9 @@
 """The node: builds the rooms and owns every task; `rooms` introduces them to each other.
 
 Life of a node: lock the home, load identity, manifest and model; start network and workers; run the
-loops until asked to stop or out of rounds; save a checkpoint; stop everything within the contract's
-15 seconds. A worker that fails for good ends the node the same way, with a non-zero exit.
+loops until asked to stop or out of rounds; save a checkpoint; stop everything within the contract's 15
+seconds, and what a slow disk needs for a large checkpoint. A worker that fails for good ends the node the
+same way, with a non-zero exit.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from swarmd.paths import Home, lock_identity
 from swarmd.processes import Processes
 from swarmd.replay.samplers import load_rule
 from swarmd.rooms import Rooms, replay_buffer
-from swarmd.saving import CHECKPOINT_SECONDS, Saver
+from swarmd.saving import CHECKPOINT_SECONDS, STOP_SECONDS, Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.terminal import has_terminal
 from swarmd.training.messages import TrainerReady
@@ -52,12 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("swarmd.node")
 
-SAVE_SECONDS = 8.0
-"""Deadline of the last checkpoint of a node that is asked to stop, so that it stays within the contract's 15
-seconds. One that is through with its rounds has the time of any checkpoint.
-"""
 HASTE_SECONDS = 12.0
-"""From being asked to stop: workers that hang until then are killed."""
+"""From being asked to stop, beside the disk's time for the last checkpoint. What hangs then is killed."""
+END_SECONDS = 15.0
+"""The same, until the end of it all."""
 LAST_KNOWN_SECONDS = 5.0
 
 
@@ -219,7 +218,8 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                seconds = SAVE_SECONDS if self._stop.is_set() else CHECKPOINT_SECONDS
+                # One that is through with its rounds has the time of any checkpoint.
+                seconds = STOP_SECONDS if self._stop.is_set() else CHECKPOINT_SECONDS
                 await self._saver.save_or_say("at the end", seconds)
 
     def _resume(self, ready: TrainerReady) -> Rooms:
@@ -276,8 +276,15 @@ class Node:
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set():
-                self._service.stopping()
-                self._haste_at = loop.time() + HASTE_SECONDS
+                disk_seconds = self._saver.disk_seconds
+                self._service.stopping(END_SECONDS + disk_seconds)
+                if disk_seconds > END_SECONDS:
+                    log.info(
+                        "asked to stop: the last checkpoint has up to %d s; a second signal ends at once, "
+                        "with the older ones kept",
+                        STOP_SECONDS + disk_seconds,
+                    )
+                self._haste_at = loop.time() + HASTE_SECONDS + disk_seconds
                 loop.call_at(self._haste_at, self._processes.end_in_haste)
         finally:
             stop.cancel()

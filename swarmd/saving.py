@@ -13,11 +13,18 @@ from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
 from swarmd.training.client import TrainerClient
 from swarmd.training.messages import SaveRequest, TrainerReady
+from swarmd.workers.connection import WorkerRefusalError
 
 log = logging.getLogger("swarmd.node")
 
 CHECKPOINT_SECONDS = 120.0
-"""Deadline of a checkpoint, unless another is given."""
+"""How long the trainer may take for a checkpoint, beside the time that the disk is given."""
+STOP_SECONDS = 8.0
+"""The same when the node is asked to stop: a small model is saved within the contract's 15 seconds."""
+SLOW_DISK_BYTES_PER_SECOND = 50_000_000.0
+"""A disk that writes less is not waited for."""
+STATE_BYTES_PER_PARAMETER = 12
+"""Weights and Adam's two moments in float32: what a checkpoint takes, as long as none has been written."""
 SAVED_GROUP_BYTES = 16_000_000
 """Largest part of the replay buffer in a checkpoint, as the buffer counts: some megabytes when written."""
 
@@ -39,12 +46,19 @@ class Saver:
         self._buffer = buffer
         self._manifest = manifest
         self._source: TaskSource | None = None
+        self._bytes = 0
+
+    @property
+    def disk_seconds(self) -> float:
+        """What a slow disk takes for one checkpoint. It is waited for: half a checkpoint is none."""
+        return self._bytes / SLOW_DISK_BYTES_PER_SECOND
 
     def resume(self, ready: TrainerReady, peer_id: str, seed: int) -> TaskSource:
         """Go on where the trainer's checkpoint stands, or begin. Returns the node's stream of tasks.
 
         Raises CheckpointError when the checkpoint is of a newer swarmd.
         """
+        self._bytes = ready.parameters * STATE_BYTES_PER_PARAMETER
         saved = SavedState()
         if ready.node_state is not None:
             saved = SavedState.decode(ready.node_state)
@@ -56,17 +70,18 @@ class Saver:
         self._source = TaskSource(self._manifest, peer_id, seed, saved.source_position)
         return self._source
 
-    async def save_or_say(self, when: str, timeout_seconds: float = CHECKPOINT_SECONDS) -> None:
+    async def save_or_say(self, when: str, trainer_seconds: float = CHECKPOINT_SECONDS) -> None:
         """Write a checkpoint. A failure is told, and does not end the node."""
         try:
-            await self.save(when, timeout_seconds)
+            await self.save(when, trainer_seconds)
         except SaveError as error:
             log.warning("%s", error)
 
-    async def save(self, when: str, timeout_seconds: float = CHECKPOINT_SECONDS) -> str:
+    async def save(self, when: str, trainer_seconds: float = CHECKPOINT_SECONDS) -> str:
         """Have the trainer write a checkpoint; returns its path. Raises SaveError when it does not.
 
-        `when` is for people: at the end, after round 20.
+        `when` is for people: at the end, after round 20. The deadline is `trainer_seconds` and the time
+        of a slow disk.
         """
         if self._source is None:
             raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
@@ -81,12 +96,17 @@ class Saver:
         request = SaveRequest(
             node_state=saved.encode(), round=self._state.round, eval_reward=self._state.eval_reward
         )
+        deadline_seconds = trainer_seconds + self.disk_seconds
         try:
-            async with asyncio.timeout(timeout_seconds):
-                reply = await self._trainer.save(request, timeout_seconds)
-        except (WorkerError, TimeoutError) as error:
-            self.problem = f"no checkpoint {when}: {str(error) or 'the trainer was busy too long'}"
+            async with asyncio.timeout(deadline_seconds):
+                reply = await self._trainer.save(request, deadline_seconds)
+        except WorkerRefusalError as error:
+            self.problem = f"no checkpoint {when}: {error}"
             raise SaveError(self.problem) from error
-        self.problem = ""
+        except (WorkerError, TimeoutError) as error:
+            why = str(error) or f"the trainer was not done with it within {deadline_seconds:.0f} s"
+            self.problem = f"no checkpoint {when}: {why}; the older ones are kept"
+            raise SaveError(self.problem) from error
+        self.problem, self._bytes = "", reply.bytes
         log.info("checkpoint %s: %s", when, reply.path)
         return reply.path

@@ -50,9 +50,9 @@ class ServiceManager:
         """The configuration is being read again; `ready` says when that is done."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-    def stopping(self) -> None:
-        """The node is on its way to its end."""
-        self._send("STOPPING=1")
+    def stopping(self, seconds: float) -> None:
+        """The node is on its way to its end, and should be given that long, whatever the unit says."""
+        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def say(self, text: str) -> None:
         """One line for people, shown by `systemctl status`."""

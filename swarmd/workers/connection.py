@@ -13,9 +13,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from swarmd.errors import WorkerError
 from swarmd.workers.framing import (
@@ -33,6 +34,8 @@ from swarmd.workers.framing import (
     unpack_to_daemon,
 )
 
+Outcome = TypeVar("Outcome")
+
 MAX_LOG_BYTES = 5_000_000
 """A worker's log is moved to NAME.1 when it is longer; one old file is kept."""
 
@@ -42,6 +45,7 @@ _BARE = frozenset(
 _BARE_PREFIX = "LC_"
 _EXIT_GRACE_SECONDS = 5.0
 """From closing its socket a worker has this long to exit."""
+_DEADLINE_PARTS = 10
 
 
 class WorkerRefusalError(WorkerError):
@@ -233,9 +237,9 @@ class WorkerProcess:
             answer = self._answer = asyncio.get_running_loop().create_future()
             reply: Result | Refusal | None = None
             try:
-                async with asyncio.timeout(timeout_seconds):
-                    await self._send(Call(self._call_id, method, request))
-                    reply = await answer
+                reply = await _within(
+                    timeout_seconds, self._ask(Call(self._call_id, method, request), answer)
+                )
             except TimeoutError:
                 self.kill(f"did not answer {method} within {timeout_seconds:g} s")
             if reply is None:
@@ -244,6 +248,10 @@ class WorkerProcess:
             if isinstance(reply, Refusal):
                 return WorkerRefusalError(f"{self.name} worker: {reply.message}", reply.error, reply.message)
             return reply.reply
+
+    async def _ask(self, call: Call, answer: Awaitable[Result | Refusal | None]) -> Result | Refusal | None:
+        await self._send(call)
+        return await answer
 
     async def _send(self, message: ToWorker) -> None:
         if not self._writer.is_closing():
@@ -303,3 +311,20 @@ class WorkerProcess:
         else:
             reason = f"exited with code {code}" if code else "ended by itself"
         return f"{reason}; its last words: {self._output.last_line}" if self._output.last_line else reason
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """What `work` returns. Raises TimeoutError when it takes longer.
+
+    The deadline has parts, of which a pause of this process itself uses up one: what came in the
+    meantime is heard in the next.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        for _ in range(_DEADLINE_PARTS):
+            done, _pending = await asyncio.wait((task,), timeout=seconds / _DEADLINE_PARTS)
+            if done:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()

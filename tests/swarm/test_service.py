@@ -69,7 +69,7 @@ def test_the_manager_hears_of_each_step_and_a_hangup_reloads(
     assert (Path(done.stdout.strip()) / "weights.safetensors").exists()
     assert any(re.fullmatch(r"STATUS=training, round \d+", text) for text in hear(manager, "STATUS=training"))
     assert node.stop()[0] == 0
-    hear(manager, "STOPPING=1")
+    assert int(hear(manager, "STOPPING=1\nEXTEND_TIMEOUT_USEC=")[-1].rpartition("=")[2]) >= 15_000_000
 
 
 def test_a_closed_terminal_ends_the_node_in_order(make_node: MakeNode) -> None:

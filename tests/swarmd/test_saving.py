@@ -12,6 +12,7 @@ from swarmd.replay.buffer import ReplayBuffer
 from swarmd.saving import SaveError, Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.types import RolloutGroup
+from swarmd.workers.connection import WorkerRefusalError
 
 MakeGroup = Callable[..., RolloutGroup]
 
@@ -26,7 +27,8 @@ class Trainer:
         if self.failure is not None:
             raise self.failure
         self.request = request
-        return SimpleNamespace(path="checkpoints/checkpoint-1")
+        self.timeout_seconds = timeout_seconds
+        return SimpleNamespace(path="checkpoints/checkpoint-1", bytes=5_000_000_000)
 
 
 def make_saver(trainer: Trainer, state: LoopState, swarm: str = "tiny") -> tuple[Saver, ReplayBuffer]:
@@ -43,7 +45,7 @@ def make_saver(trainer: Trainer, state: LoopState, swarm: str = "tiny") -> tuple
 
 
 def ready(node_state: bytes | None) -> Any:
-    return SimpleNamespace(node_state=node_state, resumed_from="checkpoint-1")
+    return SimpleNamespace(node_state=node_state, resumed_from="checkpoint-1", parameters=500_000_000)
 
 
 async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup) -> None:
@@ -82,12 +84,28 @@ async def test_a_failure_is_kept_as_a_problem_until_a_checkpoint_succeeds() -> N
         await saver.save("as asked")
     assert saver.problem == ""
     saver.resume(ready(None), "peer", 0)
-    trainer.failure = WorkerError("the disk is full")
+    trainer.failure = WorkerRefusalError("trainer: the disk is full", "CheckpointError", "the disk is full")
     await saver.save_or_say("after round 3")
-    assert saver.problem == "no checkpoint after round 3: the disk is full"
+    assert saver.problem == "no checkpoint after round 3: trainer: the disk is full"
+    for failure, words in ((WorkerError("was killed"), "was killed"), (TimeoutError(), "within 128 s")):
+        trainer.failure = failure
+        await saver.save_or_say("at the end", 8.0)
+        assert words in saver.problem
+        assert saver.problem.endswith("; the older ones are kept")
     trainer.failure = None
     await saver.save_or_say("after round 4")
     assert saver.problem == ""
+
+
+async def test_a_large_checkpoint_has_the_time_that_a_slow_disk_needs_for_it() -> None:
+    trainer = Trainer()
+    saver, _ = make_saver(trainer, LoopState())
+    assert saver.disk_seconds == 0
+    saver.resume(ready(None), "peer", 0)
+    assert saver.disk_seconds == 120  # Estimated: weights and Adam's state of 500 million parameters.
+    await saver.save("at the end", 8.0)
+    assert trainer.timeout_seconds == 128
+    assert saver.disk_seconds == 100  # As large as the last one was.
 
 
 def test_a_newer_node_state_is_refused() -> None:

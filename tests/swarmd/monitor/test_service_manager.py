@@ -30,12 +30,12 @@ def test_each_step_is_told_in_the_managers_words(manager, tmp_path):
     service.say("loading model")
     service.ready()
     service.reloading()
-    service.stopping()
+    service.stopping(15.25)
     assert [said_to(manager), said_to(manager)] == ["STATUS=loading model", "READY=1"]
     reloading, monotonic = said_to(manager).split("\n")
     assert reloading == "RELOADING=1"
     assert monotonic.removeprefix("MONOTONIC_USEC=").isdecimal()
-    assert said_to(manager) == "STOPPING=1"
+    assert said_to(manager) == "STOPPING=1\nEXTEND_TIMEOUT_USEC=15250000"
 
 
 def test_the_same_status_is_not_told_twice(manager, tmp_path):
@@ -79,7 +79,7 @@ def test_a_manager_that_is_gone_is_said_once(tmp_path, caplog):
     service = ServiceManager(environment(tmp_path))
     with caplog.at_level(logging.WARNING):
         service.ready()
-        service.stopping()
+        service.stopping(15.25)
     assert [record.getMessage() for record in caplog.records] == [
         "the service manager cannot be told: No such file or directory"
     ]
