@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from swarmd_protocol.messages import NodeRecordMessage
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
@@ -16,6 +17,7 @@ from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
 from swarmd import __version__
 from swarmd.config import Config, PeersSection
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
+from swarmd.gossip.clock_skew import ClockSkew
 from swarmd.gossip.dialer import Backoff
 from swarmd.gossip.door import PeerDoor
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
@@ -59,7 +61,8 @@ class Network:
             gossip.max_message_age_seconds, gossip.max_clock_skew_seconds
         )
         self.neighbourhoods = Neighbourhoods(config.peers.exempt_networks)
-        self.reputation = Reputation(_settings(config.peers), self.neighbourhoods.of, time.time)
+        self.clock_skew = ClockSkew()
+        self.reputation = Reputation(_settings(config.peers), self.neighbourhoods.of, _steady_clock())
         self.shares = PeerShares(
             _share(config.peers), self.neighbourhoods, self.reputation.is_new, time.monotonic
         )
@@ -100,6 +103,7 @@ class Network:
             self.peers,
             self._recent,
             self.shares,
+            self.clock_skew,
         )
 
     async def __aenter__(self) -> Network:
@@ -191,6 +195,8 @@ class Network:
             connected = self.transport.state.connected
             self.peers.note_connected(connected)
             self.neighbourhoods.note_connected(connected)
+            if line := self.clock_skew.change():
+                log.warning("%s", line)
             if time.monotonic() - saved_at > PEERS_SAVE_SECONDS:
                 saved_at = time.monotonic()
                 self._save_peers()
@@ -213,6 +219,12 @@ class Network:
             addresses=self.transport.state.addresses[:16],
             created_ms=int(time.time() * 1000),
         )
+
+
+def _steady_clock() -> Callable[[], float]:
+    """The wall clock of now, going on steadily: setting it frees nobody and shuts nobody out."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
 
 
 def _share(peers: PeersSection) -> Share:

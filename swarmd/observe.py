@@ -30,6 +30,7 @@ from swarmd.monitor.status import (
     BootstrapStatus,
     BufferStatus,
     CanaryStatus,
+    ClockStatus,
     NodeState,
     NodeStatus,
     PeerStatus,
@@ -153,6 +154,7 @@ class Observer:
             is_isolated=self.network is None,
             peers=len(self._connected()),
             bootstrap=self._bootstrap(),
+            clock=self._clock(),
             reward=RewardStatus(
                 local_mean=loops.local_mean,
                 external_mean=loops.external_mean,
@@ -327,10 +329,16 @@ class Observer:
                 address=address.address,
                 is_reachable=address.reachable,
                 last_error=address.last_error,
-                seconds=max(0.0, time.time() - address.since),
+                seconds=max(0.0, time.monotonic() - address.since),
             )
             for address in self.network.transport.state.bootstrap
         )
+
+    def _clock(self) -> ClockStatus:
+        if self.network is None:
+            return ClockStatus()
+        skew = self.network.clock_skew
+        return ClockStatus(skew_seconds=skew.seconds(), peers=skew.peers)
 
     def _problems(self) -> tuple[str, ...]:
         problems = [
@@ -344,6 +352,7 @@ class Observer:
         if self.network is not None:
             transport = self.network.transport.state
             problems += transport.notes
+            problems.append(self.network.clock_skew.problem())
             if not transport.up:
                 problems.append("p2pd is being restarted")
             if transport.bootstrap and not transport.connected:

@@ -32,6 +32,7 @@ from swarmd.models.folder_check import check_folder
 from swarmd.models.probe import has_gpu_driver
 from swarmd.models.resolve import cached_folder, resolve
 from swarmd.models.shape import read_shape
+from swarmd.monitor.control import current_or_last_known
 from swarmd.paths import Home
 from swarmd.tasks.manifest import Manifest
 
@@ -40,7 +41,7 @@ __all__ = ["examine"]
 
 def examine(home: Home, config_file: Path | None, assignments: Sequence[str]) -> list[Finding]:
     """All findings, the machine first."""
-    findings = [python(), *libraries(), gpu(), memory(), shared_memory(), clock(), sandbox()]
+    findings = [python(), *libraries(), gpu(), memory(), shared_memory(), _clock(home), sandbox()]
     findings += [_home(home), disk(home.folder), *_identity(home)]
     try:
         config = load_config(home.config_file, os.environ, config_file, assignments).config
@@ -48,6 +49,11 @@ def examine(home: Home, config_file: Path | None, assignments: Sequence[str]) ->
         return [*findings, Finding("config", "error", str(error), "see `swarmd config show`")]
     findings.append(Finding("config", "ok", "right"))
     return [*findings, _engine(config), _model(config), *_listen(config, home)]
+
+
+def _clock(home: Home) -> Finding:
+    known = current_or_last_known(home)
+    return clock(known.status.clock.skew_seconds if known else None)
 
 
 def _home(home: Home) -> Finding:

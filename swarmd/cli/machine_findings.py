@@ -14,6 +14,7 @@ from pathlib import Path
 import swarmd
 from swarmd.cli.findings import Finding
 from swarmd.errors import WorkerError
+from swarmd.gossip.clock_skew import SAID_FROM_SECONDS
 from swarmd.models.probe import has_gpu_driver, probe_machine
 from swarmd.rewards.probe import probe_sandbox
 from swarmd.tasks.manifest import REASONING_GYM_VERSION
@@ -86,13 +87,20 @@ def disk(folder: Path) -> Finding:
     return Finding("disk", "ok", text)
 
 
-def clock() -> Finding:
-    """A clock that stands before this program was written is wrong; peers would ignore the node."""
+def clock(skew_seconds: float | None = None) -> Finding:
+    """A clock that stands before this program was written is wrong; peers would ignore the node.
+
+    `skew_seconds`: how far it was ahead of the peers', seen from the node when it last ran.
+    """
     now, written = time.time(), Path(__file__).stat().st_mtime
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < written - 86_400:
         remedy = "set it (NTP): peers ignore messages of a wrong time"
         return Finding("clock", "error", f"{text}, which is before swarmd was installed", remedy)
+    if skew_seconds is not None and abs(skew_seconds) >= SAID_FROM_SECONDS:
+        direction = "ahead of" if skew_seconds > 0 else "behind"
+        seen = f"{text}; it was {abs(skew_seconds):.0f} s {direction} the peers' when the node last ran"
+        return Finding("clock", "warning", seen, "set it (NTP)")
     return Finding("clock", "ok", text)
 
 

@@ -75,6 +75,7 @@ def describe(status: NodeStatus) -> str:
         ("canary", _canary(status.canary)),
         ("external share", f"{status.external_share:.0%} of the groups trained on"),
         ("peers", "isolated" if status.is_isolated else str(status.peers)),
+        ("clock", _clock(status)),
         ("up", span(status.uptime_seconds)),
     ]
     rows += [("address", address) for address in status.addresses]
@@ -97,6 +98,15 @@ def describe(status: NodeStatus) -> str:
     lines = [columns(rows)]
     lines += [f"problem: {printable(problem)}" for problem in status.problems]
     return "\n".join(lines)
+
+
+def _clock(status: NodeStatus) -> str:
+    """Against those of the peers."""
+    skew = status.clock.skew_seconds
+    if skew is None:
+        return "not compared with any peer's"
+    of = f"{status.clock.peers} peers" if status.clock.peers > 1 else "one peer"
+    return f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} {of}"
 
 
 def _weights(status: NodeStatus) -> str:

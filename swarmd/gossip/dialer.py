@@ -79,7 +79,7 @@ class BootstrapDialer:
         connect: connects to a peer id at an address, or raises NetworkError.
         is_connected: whether a peer id is connected now.
         backoff: pauses between failed tries.
-        wall_clock: seconds since the epoch, for people.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class BootstrapDialer:
         connect: Callable[[str, str], Awaitable[None]],
         is_connected: Callable[[str], bool],
         backoff: Backoff,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = address
         self.peer_id = address_peer_id(address)
         self._connect = connect
         self._is_connected = is_connected
         self._backoff = backoff
-        self._wall_clock = wall_clock
+        self._clock = clock
         self._rng = random.Random()
-        self._status = BootstrapStatus(address, False, None, wall_clock(), 0)
+        self._status = BootstrapStatus(address, False, None, clock(), 0)
 
     @property
     def status(self) -> BootstrapStatus:
@@ -127,7 +127,7 @@ class BootstrapDialer:
         return before if before is not None and _REFUSED_TO_TRY in str(error) else str(error)
 
     def _set(self, reachable: bool, error: str | None, attempts: int) -> None:
-        since = self._status.since if reachable == self._status.reachable else self._wall_clock()
+        since = self._status.since if reachable == self._status.reachable else self._clock()
         self._status = BootstrapStatus(self.address, reachable, error, since, attempts)
 
     async def _pause(self, failures: int) -> None:

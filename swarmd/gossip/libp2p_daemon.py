@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,8 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
                     await read_pbmsg_safe(reader, message)
                     # "from" is a Python keyword. p2pd has checked the signature of this peer.
                     source = _peer_name(getattr(message, "from"))
-                    yield Received(source, message.data, int.from_bytes(message.seqno, "big"))
+                    number = int.from_bytes(message.seqno, "big")
+                    yield Received(source, message.data, number, arrived_at=time.monotonic())
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 raise TransportDownError("p2pd ended") from error
 

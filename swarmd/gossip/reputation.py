@@ -257,14 +257,20 @@ class Reputation:
             return f"the reputation of peers in {path} cannot be read and begins anew: {error}"
         if kept.format != FORMAT:
             return f"the reputation of peers in {path} has format {kept.format}, not {FORMAT}: it begins anew"
+        latest = self._wall_clock() + self._settings.backoff_max_seconds
         for standing in kept.peers:
+            # Written under a clock that was ahead: no pause is longer than the longest.
+            standing.closed_until = min(standing.closed_until, latest)
+            standing.ignored_until = min(standing.ignored_until, latest)
             if standing.word:
                 self._named[standing.peer_id] = standing
             elif standing.groups >= self._settings.newcomer_groups:
                 self._members[standing.peer_id] = standing
             else:
                 self._newcomers[standing.peer_id] = standing
-        self._closed_places.update(kept.neighbourhoods)
+        self._closed_places.update(
+            {place: min(until, latest) for place, until in kept.neighbourhoods.items()}
+        )
         self._make_room()
         return None
 

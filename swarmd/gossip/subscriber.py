@@ -10,19 +10,22 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
+from swarmd_protocol.bounds import MAX_COUNTER
 from swarmd_protocol.codec import decode
-from swarmd_protocol.envelope import EnvelopeLimits, Verify, open_envelope
+from swarmd_protocol.envelope import Envelope, EnvelopeLimits, Verify, open_envelope
 from swarmd_protocol.errors import Reason, Refusal
 from swarmd_protocol.messages import RolloutGroupMessage
 from swarmd_protocol.peer_id import peer_id_of
 from swarmd_protocol.validation import GroupLimits, check_group
 
 from swarmd.gossip.catch_up import RecentGroups
+from swarmd.gossip.clock_skew import ClockSkew
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.seen import PolicyVersions, SeenGroups
 from swarmd.gossip.shares import PeerShares
 from swarmd.gossip.subscription import Received, Subscription
 
+_OF_TIME = frozenset({Reason.STALE, Reason.FROM_FUTURE})
 _OF_THE_BEARER = frozenset({Reason.DUPLICATE, Reason.STALE})
 """Whoever holds a group back or sends it again is at fault, not who once signed it."""
 
@@ -49,6 +52,7 @@ class Subscriber:
         peers: counts by peer what was not accepted.
         recent: holds accepted envelopes for peers that catch up.
         shares: says whether an author has verifier time left. None: everybody has.
+        clock_skew: told when messages were sealed. None: nobody asks.
         wall_clock: seconds since the epoch.
     """
 
@@ -62,6 +66,7 @@ class Subscriber:
         peers: PeerBook,
         recent: RecentGroups,
         shares: PeerShares | None = None,
+        clock_skew: ClockSkew | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.received = 0
@@ -76,6 +81,7 @@ class Subscriber:
         self._peers = peers
         self._recent = recent
         self._shares = shares
+        self._clock_skew = clock_skew
         self._wall_clock = wall_clock
         self._seen = SeenGroups((group_limits.max_age_ms + group_limits.max_skew_ms) / 1000)
         self._versions = PolicyVersions()
@@ -115,6 +121,7 @@ class Subscriber:
             return source, refusal
         now_ms = int(self._wall_clock() * 1000)
         envelope = open_envelope(received.data, self._verify, self._envelope_limits, now_ms)
+        self._note_time(received, envelope, now_ms)
         if isinstance(envelope, Refusal):
             # Who is named as the author has not been proven: it is on the peer that sent it.
             return source, envelope.reason
@@ -133,6 +140,24 @@ class Subscriber:
             return source if reason in _OF_THE_BEARER else author, reason
         self._recent.add(received.data, message.created_ms, envelope.author)
         return OpenedGroup(author, source, message)
+
+    def _note_time(self, received: Received, envelope: Envelope | Refusal, now_ms: int) -> None:
+        """Take in when a message was sealed, also of one that this clock finds too old or too new: then
+        it may be this clock that is wrong.
+        """
+        skew, arrived_at = self._clock_skew, received.arrived_at
+        if skew is None or arrived_at is None:
+            return
+        if isinstance(envelope, Refusal):
+            if envelope.reason not in _OF_TIME or not skew.wants(received.source):
+                return
+            at_any_time = msgspec.structs.replace(
+                self._envelope_limits, max_age_ms=None, max_skew_ms=MAX_COUNTER
+            )
+            envelope = open_envelope(received.data, self._verify, at_any_time, now_ms)
+        # Who sends again what another has sealed says nothing about a clock.
+        if isinstance(envelope, Envelope) and peer_id_of(envelope.author) == received.source:
+            skew.note(received.source, envelope.created_ms, arrived_at)
 
     def _refusal_of(self, author: str) -> Reason | None:
         """Why nothing that this peer signed is looked at now, whoever passed it on."""

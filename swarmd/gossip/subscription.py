@@ -24,6 +24,8 @@ class Received(msgspec.Struct, frozen=True):
     data: bytes
     sequence: int | None = None
     """The publisher's count of its messages, under the same signature. None: the transport has none."""
+    arrived_at: float | None = None
+    """Monotonic seconds. None: the transport does not say."""
     asked_for: bool = False
     """Part of an answer to our own request: `source` gave it, and need not have written it."""
 

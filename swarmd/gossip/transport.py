@@ -47,7 +47,7 @@ class BootstrapStatus(msgspec.Struct, frozen=True):
     last_error: str | None
     """One line; None while connected and before the first try ended."""
     since: float
-    """Wall clock (seconds) since when `reachable` has had its value."""
+    """Monotonic seconds since when `reachable` has had its value."""
     attempts: int
     """Dials since the last connection."""
 

@@ -141,6 +141,15 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Comparisons that failed since the start."""
 
 
+class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """This clock against those of the peers."""
+
+    skew_seconds: float | None = None
+    """Seconds ahead of them (behind: negative), the median over peers. None: none was heard lately."""
+    peers: int = 0
+    """Peers that count."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node at one moment."""
 
@@ -162,6 +171,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     peers: int = 0
     """Peers connected now."""
     bootstrap: tuple[BootstrapStatus, ...] = ()
+    clock: ClockStatus = ClockStatus()
     reward: RewardStatus = RewardStatus()
     buffer: BufferStatus = BufferStatus()
     workers: dict[str, WorkerStatus] = {}

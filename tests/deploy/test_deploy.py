@@ -15,6 +15,7 @@ from swarmd.monitor.metrics import NodeCollector
 from swarmd.monitor.status import (
     BufferStatus,
     CanaryStatus,
+    ClockStatus,
     NodeStatus,
     ProcessStatus,
     RewardStatus,
@@ -89,6 +90,7 @@ def test_the_dashboard_draws_only_what_a_node_measures() -> None:
         canary=CanaryStatus(state="good", version=1, difference=0.0, tolerance=0.001),
         workers={"trainer": WorkerStatus(pid=1, state="ready", restarts=0)},
         processes=(ProcessStatus("daemon", 1, 1, 1, 1),),
+        clock=ClockStatus(skew_seconds=0.0, peers=1),
     )
     measured = {
         sample.name for family in NodeCollector(lambda: status).collect() for sample in family.samples

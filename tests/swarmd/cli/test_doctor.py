@@ -10,6 +10,7 @@ from swarmd.cli.app import run_command_line
 from swarmd.cli.doctor import describe
 from swarmd.cli.findings import Finding
 from swarmd.identity import Identity
+from swarmd.monitor.status import ClockStatus, LastKnown, NodeStatus, save_last_known
 from swarmd.rewards.probe import SandboxReport
 
 
@@ -106,6 +107,23 @@ def test_home_of_a_running_node_is_an_error_that_says_how_to_stop_it(home, node,
 def test_clock_before_the_installation_is_an_error(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert machine_findings.clock().level == "error"
+
+
+def test_clock_that_differed_from_the_peers_when_the_node_last_ran_is_a_warning(home, doctor):
+    home.prepare()
+    for skew, level in ((-42.0, "warning"), (0.4, "ok"), (None, "ok")):
+        status = NodeStatus(
+            peer_id="p",
+            swarm="s",
+            swarm_id="i",
+            model="m",
+            state="training",
+            clock=ClockStatus(skew_seconds=skew, peers=3),
+        )
+        save_last_known(home.status_file, LastKnown(status))
+        finding = doctor()[1]["clock"]
+        assert finding["level"] == level
+        assert ("42 s behind the peers'" in finding["text"]) == (level == "warning")
 
 
 def test_little_room_is_a_warning(monkeypatch, tmp_path):

@@ -187,3 +187,14 @@ def test_the_memory_is_bounded_and_a_crowd_of_new_keys_displaces_itself(
     assert not setting.reputation.is_new("member")
     assert setting.reputation.is_closed("banned")
     assert len(setting.reputation._newcomers) == 9
+
+
+def test_a_pause_written_under_a_clock_that_was_ahead_is_no_longer_than_the_longest(tmp_path: Path) -> None:
+    ahead, later = Setting(), Setting()
+    ahead.now += 10 * 365 * 86_400
+    ahead.reject("a", 51)
+    ahead.reputation.save(tmp_path / "reputation.json")
+    assert later.reputation.load(tmp_path / "reputation.json") is None
+    assert later.reputation.is_closed("a")
+    later.now += SETTINGS.backoff_max_seconds + 1
+    assert not later.reputation.is_closed("a")

@@ -17,6 +17,7 @@ from swarmd_protocol.validation import GroupLimits
 
 from swarmd.gossip import seen
 from swarmd.gossip.catch_up import RecentGroups
+from swarmd.gossip.clock_skew import ClockSkew
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.reputation import Reputation, ReputationSettings
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
@@ -89,6 +90,7 @@ class Setting:
         self.inbox = Subscription("topic", 100_000)
         self.reputation = Reputation(REPUTATION, lambda peer_id: None, lambda: NOW)
         self.peers = PeerBook(ME.peer_id, self.reputation)
+        self.skew = ClockSkew(clock=lambda: 100.0, wall_clock=lambda: NOW)
         self.recent = RecentGroups(1_000, 10_000_000, 600_000, wall_clock=lambda: NOW)
         self.subscriber = Subscriber(
             ME.peer_id,
@@ -98,6 +100,7 @@ class Setting:
             LIMITS,
             self.peers,
             self.recent,
+            clock_skew=self.skew,
             wall_clock=lambda: NOW,
         )
 
@@ -271,3 +274,30 @@ async def test_several_lanes_share_the_groups() -> None:
 
     lanes = await asyncio.gather(lane(), lane(), lane())
     assert sorted(index for taken in lanes for index in taken) == list(range(20))
+
+
+@pytest.mark.parametrize("behind_seconds", [42, 3600, -3600])
+async def test_messages_tell_how_far_this_clock_is_off_also_those_it_finds_too_old_or_too_new(behind_seconds):
+    setting = Setting()
+    sent_ms = NOW_MS + behind_seconds * 1000
+    data = sealed(message(created_ms=NOW_MS - 1000), created_ms=sent_ms)
+    setting.inbox.push(Received(AUTHOR.peer_id, data, arrived_at=100.0))
+    await setting.open()
+    assert setting.skew.seconds() == pytest.approx(-behind_seconds)
+
+
+@pytest.mark.parametrize(
+    ("data", "source"),
+    [
+        (damaged(sealed(message(), created_ms=NOW_MS + 3_600_000)), AUTHOR),
+        (damaged(sealed(message(), created_ms=NOW_MS + 10_000)), AUTHOR),
+        (sealed(message(), created_ms=NOW_MS - 3_600_000), RELAY),
+        (b"nonsense", AUTHOR),
+    ],
+    ids=["forged, of another time", "forged", "sent again by another", "nonsense"],
+)
+async def test_only_what_a_peer_has_sealed_and_sent_itself_says_something_about_clocks(data, source):
+    setting = Setting()
+    setting.inbox.push(Received(source.peer_id, data, arrived_at=100.0))
+    await setting.open()
+    assert setting.skew.seconds() is None
