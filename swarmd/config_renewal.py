@@ -1,15 +1,27 @@
 """What of a running node's configuration can change: the keys that are read again each time they are
-used. Everything else has shaped a process, a buffer or a connection, and waits for the next start.
+used, or that a room takes over. Everything else has shaped a process, a buffer or a connection, and
+waits for the next start.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmd.config import Config
+from swarmd.config import Config, PeersSection, ScreensSection
 from swarmd.config_sources import known_keys
 
-RENEWABLE = frozenset({"monitor.log_level", "schedule.checkpoint_every_rounds"})
+_NOT_OF_PEERS = {"exempt_networks"}
+RENEWABLE = frozenset(
+    {
+        "monitor.log_level",
+        "monitor.history_rounds",
+        "schedule.checkpoint_every_rounds",
+        "schedule.eval_every_rounds",
+        "swarm.join",
+        *(f"peers.{field}" for field in PeersSection.model_fields if field not in _NOT_OF_PEERS),
+        *(f"screens.{field}" for field in ScreensSection.model_fields),
+    }
+)
 """Keys, section.field, that a reload takes over."""
 
 

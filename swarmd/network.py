@@ -148,6 +148,12 @@ class Network:
         """
         return judge(self.reputation, self._home.reputation_file, peer_id, word)
 
+    def renew(self, config: Config) -> None:
+        """Take over what can change while the node runs: `config_renewal` has the keys."""
+        self.shares.share = _share(config.peers)
+        self.reputation.settings = _settings(config.peers)
+        self.transport.join(config.swarm.join)
+
     @property
     def not_sent(self) -> int:
         """Own groups that were ready while the network was down; peers can still catch up on them."""

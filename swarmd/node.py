@@ -115,6 +115,7 @@ class Node:
         self._stop = asyncio.Event()
         self._failure: SwarmdError | None = None
         self._haste_at: float | None = None
+        self._rooms: Rooms | None = None
         self._processes = Processes(config, home, model, placement, manifest, self._state, self._note_worker)
         self._rule = load_rule(config.replay.sampler)
         self._buffer = replay_buffer(config)
@@ -202,7 +203,7 @@ class Node:
                 await stack.enter_async_context(self._network)
                 log.info("listening on %s", ", ".join(self._network.transport.state.addresses))
             ready = await self._processes.wait_ready()
-            rooms = self._resume(ready)
+            rooms = self._rooms = self._resume(ready)
             self._observer.begin_training()
             self._service.ready()
             try:
@@ -318,18 +319,29 @@ class Node:
 
     def _reload(self) -> None:
         """Read the configuration again and take over what can change while the node runs."""
-        self._service.reloading()
+        is_up = self._rooms is not None
+        if is_up:
+            self._service.reloading()
         try:
             renewed = Renewed.of(self._config, self._reread())
         except ConfigError as error:
             log.error("the configuration is not reloaded, and the old one stays: %s", error)
         else:
-            self._config = renewed.config
-            set_log_level(self._config.monitor.log_level)
+            self._take_over(renewed.config)
             log.info("configuration reloaded: %s", ", ".join(renewed.taken) or "nothing has changed")
             if renewed.left:
-                log.warning("these take effect at the next start: %s", ", ".join(renewed.left))
-        self._service.ready()
+                log.warning("these need a restart: %s", ", ".join(renewed.left))
+        if is_up:  # Else a manager would take a node that loads for one that has started.
+            self._service.ready()
+
+    def _take_over(self, config: Config) -> None:
+        self._config = config
+        set_log_level(config.monitor.log_level)
+        self._history.max_rounds = config.monitor.history_rounds
+        if self._network is not None:
+            self._network.renew(config)
+        if self._rooms is not None:
+            self._rooms.renew(config)
 
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():

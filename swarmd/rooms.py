@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from swarmd.config import Config
@@ -81,12 +81,15 @@ def batch_share(config: Config) -> BatchShare:
     return BatchShare(config.screens.batch_share, config.screens.batch_share_most)
 
 
+def text_limits(config: Config) -> TextLimits:
+    """When the text of a peer's group is held up."""
+    screens = config.screens
+    return TextLimits(screens.long, screens.long_factor, screens.repetitive, screens.repetitive_below)
+
+
 def text_screens(config: Config) -> TextScreens:
     """The screens on the text of peers' groups."""
-    screens = config.screens
-    return TextScreens(
-        TextLimits(screens.long, screens.long_factor, screens.repetitive, screens.repetitive_below)
-    )
+    return TextScreens(text_limits(config))
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,13 @@ class Rooms:
     """None for a node that is alone."""
     rule: Rule
     """Which peers' groups to learn from."""
+    _followers: list[Callable[[Config], None]] = field(default_factory=list)
+    """What takes over a configuration that was read again."""
+
+    def renew(self, config: Config) -> None:
+        """Take over what can change while the loops run: `config_renewal` has the keys."""
+        for follow in self._followers:
+            follow(config)
 
     def train_loop(self, on_round: Callable[[Round], Awaitable[None]]) -> TrainLoop:
         """The loop that the node's rounds are counted by."""
@@ -113,19 +123,24 @@ class Rooms:
             return TrainLoop(alone, trainer, rounds, on_round)
         peers = self.network.peers
         shared = sampler(self.config, self.buffer, self.rule, generator, peers.usefulness)
+        self._followers.append(lambda config: setattr(shared, "share", batch_share(config)))
         return TrainLoop(shared, trainer, rounds, on_round, peers.note_screened)
 
     def companions(self, state: LoopState, tokenizer_fingerprint: str) -> list[Coroutine[Any, Any, None]]:
         """Everything that goes on beside training."""
         screens = text_screens(self.config)
+        self._followers.append(lambda config: setattr(screens, "limits", text_limits(config)))
         loops = [
             self._rollout_loop(tokenizer_fingerprint, screens).run(state),
             WeightsLoop(
                 self.processes.generator, self.processes.restart, self.config.workers.max_fast_failures
             ).run(state),
         ]
-        if self.config.schedule.eval_every_rounds:
-            loops.append(self._evaluate_loop().run(state))
+        evaluate = self._evaluate_loop()
+        self._followers.append(
+            lambda config: setattr(evaluate, "every_rounds", config.schedule.eval_every_rounds)
+        )
+        loops.append(evaluate.run(state))
         if self.network is not None:
             receive = self._receive_loop(self.network, tokenizer_fingerprint, screens)
             loops += [receive.run(state), self.network.run()]
@@ -154,9 +169,12 @@ class Rooms:
 
     def _evaluate_loop(self) -> EvaluateLoop:
         schedule = self.config.schedule
+        first, end = self.manifest.held_out
+        # One that never evaluates is not refused for holding out little.
+        count = schedule.eval_tasks if schedule.eval_every_rounds else min(schedule.eval_tasks, end - first)
         return EvaluateLoop(
             manifest=self.manifest,
-            tasks=held_out_tasks(self.manifest, schedule.eval_tasks),
+            tasks=held_out_tasks(self.manifest, count),
             every_rounds=schedule.eval_every_rounds,
             max_new_tokens=self.processes.max_new_tokens,
             generator=self.processes.generator,

@@ -96,11 +96,9 @@ class Libp2pTransport:
         self._standing = standing
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, RequestHandler] = {}
-        self._dialers = [
-            BootstrapDialer(address, self._dial, self._is_connected, settings.redial)
-            for address in dict.fromkeys(settings.join)
-            if address_peer_id(address) != settings.peer_id
-        ]
+        self._dialers: dict[str, BootstrapDialer] = {}
+        self._dialing: dict[str, asyncio.Task[None]] = {}
+        self._joins_itself = False
         self._known = KnownPeers(settings.peer_id, settings.redial)
         self._ports = ListenPorts()
         self._life: Life | None = None
@@ -109,6 +107,7 @@ class Libp2pTransport:
         self._connected: Mapping[str, tuple[str, ...]] = {}
         self._addresses: tuple[str, ...] = ()
         self._exit = contextlib.AsyncExitStack()
+        self.join(settings.join)
 
     @property
     def peer_id(self) -> str:
@@ -124,7 +123,7 @@ class Libp2pTransport:
     def state(self) -> TransportState:
         """Addresses, connections and join addresses, as last seen."""
         notes = list(self._ports.notes)
-        if self._settings.peer_id in map(address_peer_id, self._settings.join):
+        if self._joins_itself:
             notes.append("a join address names this node itself: it is not dialled")
         if self._addresses and all(map(is_loopback, self._addresses)):
             notes.append("only loopback addresses are announced: peers on other machines cannot connect")
@@ -132,7 +131,7 @@ class Libp2pTransport:
             up=self._life is not None,
             addresses=self._addresses,
             connected=self._connected,
-            bootstrap=tuple(dialer.status for dialer in self._dialers),
+            bootstrap=tuple(dialer.status for dialer in self._dialers.values()),
             restarts=self._restarts,
             notes=tuple(notes),
         )
@@ -160,6 +159,22 @@ class Libp2pTransport:
     ) -> None:
         """Stop p2pd, end subscriptions, give the ports back."""
         await self._exit.__aexit__(kind, error, trace)
+
+    def join(self, addresses: Iterable[str]) -> None:
+        """Keep these join addresses connected, and no others, from now on. Connections stay as they are."""
+        wanted = {address: address_peer_id(address) for address in addresses}
+        self._joins_itself = self._settings.peer_id in wanted.values()
+        dialled = [address for address, peer_id in wanted.items() if peer_id != self._settings.peer_id]
+        for address in set(self._dialers) - set(dialled):
+            del self._dialers[address]
+            if (task := self._dialing.pop(address, None)) is not None:
+                task.cancel()
+        for address in dialled:
+            if address not in self._dialers:
+                dialer = BootstrapDialer(address, self._dial, self._is_connected, self._settings.redial)
+                self._dialers[address] = dialer
+                if self._life is not None:
+                    self._dialing[address] = self._life.spawn(dialer.run())
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Hand a message to GossipSub."""
@@ -288,10 +303,9 @@ class Libp2pTransport:
             return
         for subscription in self._subscriptions.values():
             life.spawn(self._pump(life.daemon, subscription))
-        for dialer in self._dialers:
-            life.spawn(dialer.run())
         life.spawn(self._watch(life))
         self._life = life
+        self._dialing = {address: life.spawn(dialer.run()) for address, dialer in self._dialers.items()}
         self._up.set()
 
     async def _serve(self, life: Life, protocol: str, handler: RequestHandler) -> None:

@@ -136,7 +136,8 @@ class Reputation:
         neighbourhood_of: Callable[[str], str | None],
         wall_clock: Callable[[], float],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        """In force; may be replaced at any time."""
         self._neighbourhood_of = neighbourhood_of
         self._wall_clock = wall_clock
         self._newcomers: OrderedDict[str, Standing] = OrderedDict()
@@ -172,11 +173,11 @@ class Reputation:
     def note_valid(self, peer_id: str, useful: bool) -> None:
         """A group that this peer signed passed all checks and was scored."""
         standing = self._standing(peer_id)
-        standing.fade(self._wall_clock(), self._settings.half_life_seconds)
+        standing.fade(self._wall_clock(), self.settings.half_life_seconds)
         standing.groups += 1
         standing.valid += 1.0
         standing.useful += useful
-        if standing.groups >= self._settings.newcomer_groups and peer_id in self._newcomers:
+        if standing.groups >= self.settings.newcomer_groups and peer_id in self._newcomers:
             self._members[peer_id] = self._newcomers.pop(peer_id)
             self._make_room()
 
@@ -187,17 +188,17 @@ class Reputation:
             return
         standing = self._standing(peer_id)
         now = self._wall_clock()
-        standing.fade(now, self._settings.half_life_seconds)
+        standing.fade(now, self.settings.half_life_seconds)
         if not rejected:
             standing.disagreeing += 1.0
             return
         standing.invalid += 1.0
         if standing.word or now < standing.closed_until:
             return
-        if standing.score < self._settings.close_below:
+        if standing.score < self.settings.close_below:
             self._close(standing, now)
-        elif standing.score < self._settings.ignore_below:
-            standing.ignored_until = now + self._settings.ignore_seconds
+        elif standing.score < self.settings.ignore_below:
+            standing.ignored_until = now + self.settings.ignore_seconds
 
     def say(self, peer_id: str, word: Word) -> None:
         """The operator's word on a peer. Empty: what was known of it is forgotten."""
@@ -214,7 +215,7 @@ class Reputation:
         """A peer's standing now."""
         now = self._wall_clock()
         standing = self._find(peer_id) or Standing(peer_id, now)
-        standing.fade(now, self._settings.half_life_seconds)
+        standing.fade(now, self.settings.half_life_seconds)
         until = max(standing.closed_until, standing.ignored_until)
         return ReputationView(
             state=self._state(peer_id, standing),
@@ -257,14 +258,14 @@ class Reputation:
             return f"the reputation of peers in {path} cannot be read and begins anew: {error}"
         if kept.format != FORMAT:
             return f"the reputation of peers in {path} has format {kept.format}, not {FORMAT}: it begins anew"
-        latest = self._wall_clock() + self._settings.backoff_max_seconds
+        latest = self._wall_clock() + self.settings.backoff_max_seconds
         for standing in kept.peers:
             # Written under a clock that was ahead: no pause is longer than the longest.
             standing.closed_until = min(standing.closed_until, latest)
             standing.ignored_until = min(standing.ignored_until, latest)
             if standing.word:
                 self._named[standing.peer_id] = standing
-            elif standing.groups >= self._settings.newcomer_groups:
+            elif standing.groups >= self.settings.newcomer_groups:
                 self._members[standing.peer_id] = standing
             else:
                 self._newcomers[standing.peer_id] = standing
@@ -275,7 +276,7 @@ class Reputation:
         return None
 
     def _close(self, standing: Standing, now: float) -> None:
-        settings = self._settings
+        settings = self.settings
         if now - standing.closed_until > settings.backoff_max_seconds:
             standing.closures = 0
         pause = min(settings.backoff_max_seconds, settings.backoff_min_seconds * 2.0**standing.closures)

@@ -53,7 +53,8 @@ class PeerShares:
         is_new: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
-        self._share = share
+        self.share = share
+        """In force; may be replaced at any time."""
         self._neighbourhoods = neighbourhoods
         self._is_new = is_new
         self._clock = clock
@@ -66,10 +67,10 @@ class PeerShares:
         """
         now = self._clock()
         own = self._account(peer_id, now)
-        if not own.note_arrival(now, self._share):
+        if not own.note_arrival(now, self.share):
             return Reason.FLOODING
         accounts = self._accounts_of(peer_id, now)
-        if not all(account.can_pay(size_bytes, part, now, self._share) for account, part in accounts):
+        if not all(account.can_pay(size_bytes, part, now, self.share) for account, part in accounts):
             return Reason.RATE_LIMITED
         for account, _ in accounts:
             account.pay(size_bytes)
@@ -79,7 +80,7 @@ class PeerShares:
         """Whether what this peer signed may still be scored."""
         now = self._clock()
         accounts = self._accounts_of(peer_id, now)
-        return all(account.has_verifier_time(part, now, self._share) for account, part in accounts)
+        return all(account.has_verifier_time(part, now, self.share) for account, part in accounts)
 
     def charge_verifier(self, peer_id: str, seconds: float) -> None:
         """Scoring what this peer signed took so long. Known only afterwards, so it may make a debt."""
@@ -90,13 +91,13 @@ class PeerShares:
     def payers(self, peer_id: str) -> dict[str, float]:
         """On whom a peer's use is booked, itself first, each with the shares it has."""
         is_new = self._is_new(peer_id)
-        payers = {peer_id: self._share.newcomer_part if is_new else 1.0}
+        payers = {peer_id: self.share.newcomer_part if is_new else 1.0}
         place = self._neighbourhoods.of(peer_id)
         if place == UNSEEN:
             if is_new:
                 payers[place] = 1.0
         elif place is not None:
-            payers[place] = self._share.neighbourhood_shares
+            payers[place] = self.share.neighbourhood_shares
         return payers
 
     def _accounts_of(self, peer_id: str, now: float) -> list[tuple[_Account, float]]:
@@ -105,7 +106,7 @@ class PeerShares:
     def _account(self, name: str, now: float) -> _Account:
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = _Account(now, self._share)
+            account = self._accounts[name] = _Account(now, self.share)
             while len(self._accounts) > _MOST_ACCOUNTS:
                 self._accounts.popitem(last=False)
         self._accounts.move_to_end(name)

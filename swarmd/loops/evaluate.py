@@ -21,13 +21,14 @@ BATCH_TASKS = 8
 """Tasks asked in one call, so that rollouts can go in between."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class EvaluateLoop:
     """Measures reward on held-out tasks."""
 
     manifest: Manifest
     tasks: tuple[TaskReference, ...]
     every_rounds: int
+    """0: never. May be changed at any time."""
     max_new_tokens: int
     generator: Generator
     verifier: VerifierPool
@@ -35,7 +36,9 @@ class EvaluateLoop:
     async def run(self, state: LoopState) -> None:
         """Evaluate before the first round and then every `every_rounds` rounds."""
         asked: list[tuple[TaskReference, Prompt]] = []
+        due_since = state.round
         while True:
+            await self._until_due(state, due_since)
             # A generator that has just been started holds the model as it came, not the policy.
             await state.until(LOOP, lambda: state.served_version is not None, lambda: "the policy")
             try:
@@ -47,10 +50,20 @@ class EvaluateLoop:
             else:
                 state.problems.pop(LOOP, None)
             state.notify()
-            await self._until_due(state, state.round - state.round % self.every_rounds + self.every_rounds)
+            due_since = state.round + 1
 
-    async def _until_due(self, state: LoopState, due_round: int) -> None:
-        await state.until(LOOP, lambda: state.round >= due_round, lambda: f"round {due_round}")
+    async def _until_due(self, state: LoopState, first_round: int) -> None:
+        """Return at a multiple of `every_rounds` that is `first_round` or later, or when one has passed."""
+
+        def due_round() -> int:
+            every = self.every_rounds
+            return -(-first_round // every) * every
+
+        await state.until(
+            LOOP,
+            lambda: self.every_rounds > 0 and state.round >= due_round(),
+            lambda: f"round {due_round()}" if self.every_rounds else "nothing",
+        )
 
     async def _ask(self) -> list[tuple[TaskReference, Prompt]]:
         questions = await self.verifier.regenerate(self.tasks)

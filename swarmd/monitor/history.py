@@ -92,7 +92,8 @@ class History:
         """Rounds that could not be written since the start."""
         self.problem = ""
         """Why not, for a person. Empty while writing works."""
-        self._max_rounds = max_rounds
+        self.max_rounds = max_rounds
+        """Kept at most, from the next round on; may be changed at any time."""
         self._database: sqlite3.Connection | None = None
         # A write whose waiter was cancelled goes on in its thread.
         self._writing = threading.Lock()
@@ -127,7 +128,7 @@ class History:
             with self._database as database:
                 database.execute("DELETE FROM rounds WHERE round > ?", (record.round,))
                 database.execute(_INSERT, _row(record))
-                database.execute("DELETE FROM rounds WHERE round <= ?", (record.round - self._max_rounds,))
+                database.execute("DELETE FROM rounds WHERE round <= ?", (record.round - self.max_rounds,))
 
     def _close(self) -> None:
         with self._writing:

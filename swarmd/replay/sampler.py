@@ -59,7 +59,8 @@ class Sampler:
         mix: AdaptiveMix | None = None,
     ) -> None:
         self.pace = pace
-        self._share = share
+        self.share = share
+        """In force; may be replaced at any time."""
         self._buffer = buffer
         self._generator = generator
         self._rule = rule
@@ -139,7 +140,7 @@ class Sampler:
             own=self._buffer.waiting(self.pace.local_groups),
             generator=self._generator,
         )
-        return self._share.sort(answer(self._rule, draw), most, self.pace.external_groups)
+        return self.share.sort(answer(self._rule, draw), most, self.pace.external_groups)
 
     def _most_external(self, policy_version: int, in_flight: Sequence[int]) -> int:
         """How many external groups are wanted in the next batch: J, less where own ones are due."""

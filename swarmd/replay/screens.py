@@ -57,7 +57,8 @@ class TextScreens:
     """Judges peers' groups by their text, against the node's own completions."""
 
     def __init__(self, limits: TextLimits) -> None:
-        self._limits = limits
+        self.limits = limits
+        """In force; may be replaced at any time."""
         self._own: dict[str, deque[int]] = {}
 
     def note_own(self, group: RolloutGroup) -> None:
@@ -67,7 +68,7 @@ class TextScreens:
 
     def judge(self, group: RolloutGroup) -> tuple[tuple[Screen, ...], bool]:
         """What holds a peer's group up, and whether it is to be dropped for that."""
-        limits = self._limits
+        limits = self.limits
         rewarded = list(rewarded_texts(group))
         found: list[Screen] = []
         is_dropped = False
@@ -84,7 +85,7 @@ class TextScreens:
     def _is_long(self, text: str, dataset: str) -> bool:
         """Whether a text is too long; never before enough own completions of the dataset are known."""
         own = self._own.get(dataset, ())
-        return len(own) >= _FEWEST_COMPLETIONS and len(text) > self._limits.length_factor * max(own)
+        return len(own) >= _FEWEST_COMPLETIONS and len(text) > self.limits.length_factor * max(own)
 
 
 def rewarded_texts(group: RolloutGroup) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A node as a service: it tells the service manager what it does, and reloads and saves when asked."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -43,18 +44,24 @@ def hear(manager: socket.socket, wanted: str) -> list[str]:
 def test_the_manager_hears_of_each_step_and_a_hangup_reloads(
     make_node: MakeNode, manager: socket.socket
 ) -> None:
-    node = make_node("home", "--isolated").start()
+    node = make_node("home", "--listen", "/ip4/127.0.0.1/tcp/0").start()
     before = hear(manager, "READY=1")
     assert "WATCHDOG=1" in before  # Also while it loads: that may take longer than the watchdog waits.
     node.wait_for_round(1)
 
-    (node.home / "config.toml").write_text('[monitor]\nlog_level = "debug"\n[replay]\nlocal_groups = 2\n')
+    peer = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWJ3rVxTqS4ZC5iMxKsuV1b6qcvKbDbVUQ2n9TgYF5fox1"
+    (node.home / "config.toml").write_text(
+        '[monitor]\nlog_level = "debug"\n[replay]\nlocal_groups = 2\n'
+        f'[swarm]\njoin = ["{peer}"]\n[schedule]\ncheckpoint_every_rounds = 1\n'
+    )
     node.process.send_signal(signal.SIGHUP)
     hear(manager, "RELOADING=1\nMONOTONIC_USEC=")
     hear(manager, "READY=1")
     log = (node.home / "logs" / "node.log").read_text()
-    assert "configuration reloaded: monitor.log_level = debug" in log
-    assert "these take effect at the next start: replay.local_groups" in log
+    assert re.search("configuration reloaded: swarm.join = .*, monitor.log_level = debug", log)
+    assert "these need a restart: replay.local_groups" in log
+    node.wait_for(lambda status: [entry["address"] for entry in status["bootstrap"]] == [peer])
+    node.wait_for(lambda _: any((node.home / "checkpoints").glob("checkpoint-*")))
 
     (node.home / "config.toml").write_text("[monitor]\nlog_level = 7\n")
     node.process.send_signal(signal.SIGHUP)
@@ -93,6 +100,35 @@ def test_a_closed_terminal_ends_the_node_in_order(make_node: MakeNode) -> None:
     os.close(ours)  # The window is closed: the kernel sends SIGHUP.
     assert process.wait(60) == 0
     assert node.ask("status")["state"] == "stopped"
+
+
+def test_a_detached_node_outlives_its_terminal_and_reloads_on_a_hangup(make_node: MakeNode) -> None:
+    node = make_node("home")
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [*node.command("start"), *("--model", "tiny", "--engine", "transformers", "--isolated", "--detach")],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),
+    ) as starting:
+        os.close(its)
+        assert starting.wait(120) == 0
+    os.close(ours)
+    pid = int((node.home / "lock").read_text())
+    try:
+        os.kill(pid, signal.SIGHUP)
+        log = node.home / "logs" / "node.log"
+        deadline = time.monotonic() + 60
+        while "configuration reloaded" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert node.ask("status")["state"] in ("starting", "training", "waiting")
+        assert subprocess.run(node.command("stop"), timeout=60).returncode == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def drain(terminal: int) -> None:

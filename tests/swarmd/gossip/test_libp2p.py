@@ -417,3 +417,20 @@ async def test_a_port_of_another_program_is_not_shared(folder: Path) -> None:
         port = other.getsockname()[1]
         async with transport(folder, "a", listen=f"/ip4/127.0.0.1/tcp/{port}") as a:
             assert address_port(a.state.addresses[0]) != port
+
+
+async def test_join_addresses_may_change_while_it_runs(folder: Path) -> None:
+    async with transport(folder, "a") as a, transport(folder, "b") as b:
+        (address,) = a.state.addresses
+        gone = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
+        b.join([gone])
+        await until(lambda: [status.last_error is None for status in b.state.bootstrap] == [False])
+        b.join([address, *b.state.addresses])
+        assert [status.address for status in b.state.bootstrap] == [address]
+        assert any("itself" in note for note in b.state.notes)
+        await until(lambda: b.state.bootstrap[0].reachable)
+        # What was asked for last holds for the next p2pd, too.
+        assert b.p2pd_pid is not None
+        os.kill(b.p2pd_pid, signal.SIGKILL)
+        await until(lambda: not b.state.up)
+        await until(lambda: b.state.up and b.state.bootstrap[0].reachable)

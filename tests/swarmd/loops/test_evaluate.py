@@ -78,6 +78,27 @@ async def test_it_evaluates_at_the_start_and_every_so_many_rounds() -> None:
     task.cancel()
 
 
+async def test_how_often_may_change_while_it_runs() -> None:
+    state, verifier, generator = LoopState(served_version=0), FakeVerifier(), FakeGenerator()
+    loop = make_loop(verifier, generator)
+    loop.every_rounds = 0
+    task = asyncio.create_task(loop.run(state))
+    for _ in range(5):
+        state.close_round()
+    state.notify()
+    await asyncio.sleep(0.05)
+    assert verifier.asked == []
+    loop.every_rounds = 3
+    state.notify()
+    await asyncio.sleep(0.05)
+    assert verifier.asked == []  # Round 5 is none of them; 6 is.
+    state.close_round()
+    state.notify()
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.eval_reward is not None, str)
+    task.cancel()
+
+
 async def test_it_asks_each_held_out_task_once_and_greedily() -> None:
     state, verifier, generator = LoopState(served_version=0), FakeVerifier(), FakeGenerator()
     task = asyncio.create_task(make_loop(verifier, generator).run(state))
