@@ -88,11 +88,13 @@ docs: setup ## build the documentation into site/
 bench: setup ## measure what users wait for
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(VENV) $$file || exit 1; done
 
-fuzz: setup ## fuzz the decoders of what strangers send, for MINUTES=5 (installs atheris)
+fuzz: setup ## fuzz what strangers send, for MINUTES=5, then every property with new examples (installs atheris)
 	@$(VENV) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[fuzz]'
 	@mkdir -p build/fuzz/corpus build/fuzz/failures
 	$(VENV) tests/support/fuzz_messages.py build/fuzz/corpus -artifact_prefix=build/fuzz/failures/ \
 	  -max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1
+	$(VENV) -m pytest --numprocesses $(JOBS) --hypothesis-profile explore -m "hypothesis" \
+	  tests/protocol tests/swarmd tests/hostile
 
 image: ## build the container image swarmd:cpu
 	docker build --file deploy/Dockerfile --tag swarmd:cpu .

@@ -1,5 +1,0 @@
-from hypothesis import HealthCheck, settings
-
-# A busy machine is no failure: property tests are not timed.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
