@@ -1,0 +1,181 @@
+"""How long a node takes to come back after SIGKILL to one of its processes, and to end when it is asked to.
+
+    python tests/benchmarks/bench_recovery.py [--repeats 5] [--engine vllm]
+
+A worker is back when its process is new and ready, and the generator when it has the newest weights,
+too; p2pd when a peer has accepted a group from the node again. With --engine vllm only the generator is
+killed: its own process and vLLM's core, in turn. Prints the shortest, median and longest times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from swarmd.monitor.control import ControlError, fetch_peers, fetch_status
+from swarmd.monitor.status import Status
+from swarmd.paths import Home
+
+LIMITS = {"p2pd": 10.0, "verifier": 2.0, "trainer": 20.0, "generator": 20.0, "vLLM": 60.0, "shutdown": 15.0}
+PATIENCE_SECONDS = 900.0
+LOOK_SECONDS = 0.02
+
+
+class Node:
+    """A real node."""
+
+    def __init__(self, folder: Path, engine: str, *arguments: str) -> None:
+        self.home = Home(folder)
+        self._arguments = (*arguments, "--model", "tiny", "--engine", engine, "--set", "model.threads=1")
+        self.start()
+
+    def start(self) -> None:
+        """Start it; returns when it trains and all its processes are well."""
+        with self.home.folder.with_suffix(".out").open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "swarmd", "start", "--home", self.home.folder, *self._arguments),
+                    *("--set", "workers.max_fast_failures=1000"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.wait_for(lambda status: status.round >= 1 and is_well(status))
+
+    def wait_for(self, condition: Callable[[Status], bool]) -> Status:
+        """The first status that meets the condition."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                status = fetch_status(self.home.control_socket)
+            except ControlError:
+                status = None
+            if status is not None and condition(status):
+                return status
+            time.sleep(LOOK_SECONDS)
+        sys.exit(f"the node in {self.home.folder} did not get there")
+
+    def child(self, name: str) -> psutil.Process:
+        """A process below it, by name."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in children if name in child.name())
+
+    def stop(self) -> float:
+        """Ask it to end. Returns after how many seconds it had."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait()
+        if code != 0:
+            sys.exit(f"the node in {self.home.folder} ended with exit code {code}")
+        return time.monotonic() - began
+
+
+def main() -> int:
+    """Print a line for each process; 1 when a median is above its limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        measure = of_vllm if given.engine == "vllm" else of_all
+        times = measure(Path(folder), given.repeats)
+    for name, seconds in times.items():
+        limit = next(limit for prefix, limit in LIMITS.items() if name.startswith(prefix))
+        print(
+            f"{name:<22} {min(seconds):6.2f} {statistics.median(seconds):6.2f} {max(seconds):6.2f} s"
+            f"  (limit {limit:g} s, {len(seconds)} times)"
+        )
+    load, *_ = os.getloadavg()
+    print(f"load {load:.1f} on {os.cpu_count()} cores")
+    return int(any(statistics.median(seconds) > LIMITS[name.split()[0]] for name, seconds in times.items()))
+
+
+def of_all(folder: Path, repeats: int) -> dict[str, list[float]]:
+    """With the transformers engine: every process, and the shutdown."""
+    node = Node(folder / "node", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0")
+    times = {
+        name.split("-")[0]: [to_replace(node, name) for _ in range(repeats)]
+        for name in ("verifier-1", "trainer", "generator")
+    }
+    address = fetch_status(node.home.control_socket).addresses[0]
+    peer = Node(folder / "peer", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0", "--join", address)
+    times["p2pd"] = [to_be_heard_again(node, peer) for _ in range(repeats)]
+    peer.stop()
+    times["shutdown"] = [node.stop()]
+    while len(times["shutdown"]) < repeats:
+        node.start()
+        times["shutdown"].append(node.stop())
+    return times
+
+
+def of_vllm(folder: Path, repeats: int) -> dict[str, list[float]]:
+    """With vLLM: the generator process, and vLLM's own core."""
+    node = Node(folder / "node", "vllm", "--isolated", "--device", "cpu")
+    times = {
+        "vLLM generator": [to_replace(node, "generator") for _ in range(repeats)],
+        "vLLM core": [
+            to_replace(node, "generator", lambda: node.child("EngineCore")) for _ in range(repeats)
+        ],
+        "shutdown with vLLM": [node.stop()],
+    }
+    while len(times["shutdown with vLLM"]) < repeats:
+        node.start()
+        times["shutdown with vLLM"].append(node.stop())
+    return times
+
+
+def to_replace(node: Node, name: str, victim: Callable[[], psutil.Process] | None = None) -> float:
+    """Seconds from killing a worker, or a process of it, until the next one is ready."""
+    before = node.wait_for(is_well)
+    process = psutil.Process(before.workers[name].pid) if victim is None else victim()
+    began = time.monotonic()
+    process.kill()
+    node.wait_for(lambda now: now.workers[name].restarts > before.workers[name].restarts and is_well(now))
+    seconds = time.monotonic() - began
+    node.wait_for(lambda now: now.round >= before.round + 2)
+    return seconds
+
+
+def to_be_heard_again(node: Node, peer: Node) -> float:
+    """Seconds from killing p2pd until the peer accepts the next group of the node, from the new one."""
+    own = fetch_status(node.home.control_socket).peer_id
+    killed = node.child("p2pd")
+    began = time.monotonic()
+    killed.kill()
+    killed.wait()
+    before = accepted_from(peer, own)
+    deadline = began + PATIENCE_SECONDS
+    while accepted_from(peer, own) <= before:
+        if time.monotonic() > deadline:
+            sys.exit("p2pd did not come back")
+        time.sleep(LOOK_SECONDS)
+    return time.monotonic() - began
+
+
+def accepted_from(node: Node, peer_id: str) -> int:
+    """Groups that the node has accepted from a peer; messages on their way out are counted a moment later."""
+    time.sleep(LOOK_SECONDS)
+    peers = fetch_peers(node.home.control_socket)
+    return sum(peer.accepted for peer in peers if peer.peer_id == peer_id)
+
+
+def is_well(status: Status) -> bool:
+    """Whether all workers are ready, and the generator has weights."""
+    workers = status.workers.values()
+    return all(one.state == "ready" for one in workers) and status.weights.served_version is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
