@@ -75,6 +75,8 @@ class Network:
                 join=config.swarm.join,
                 startup_timeout_seconds=gossip.startup_timeout_seconds,
                 redial=Backoff(gossip.redial_min_seconds, gossip.redial_max_seconds),
+                max_failed_starts=config.workers.max_fast_failures,
+                failed_starts_seconds=config.workers.failure_window_seconds,
             ),
             record_check(verify),
             Standing(self.reputation.is_closed, lambda peer_id: not self.reputation.is_new(peer_id)),

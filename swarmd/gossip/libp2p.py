@@ -1,8 +1,9 @@
 """The transport on libp2p: hivemind's p2pd, supervised.
 
 Promises: p2pd dies with us and comes back under the same peer id when it dies, with subscriptions,
-request handlers and records restored. Join addresses are dialled each on its own, for ever. Peers
-of earlier runs and of records are dialled when connections are few.
+request handlers and records restored; when it does not come up again for long, that is an error.
+Join addresses are dialled each on its own, for ever. Peers of earlier runs and of records are dialled
+when connections are few.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +26,7 @@ from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
 from swarmd.gossip.libp2p_life import Life
 from swarmd.gossip.libp2p_records import Records
+from swarmd.gossip.libp2p_settings import Libp2pSettings
 from swarmd.gossip.listen import ListenPorts, is_loopback
 from swarmd.gossip.subscription import Subscription
 from swarmd.gossip.transport import (
@@ -42,6 +42,8 @@ from swarmd.gossip.transport import (
     check_record_size,
 )
 
+__all__ = ["Libp2pSettings", "Libp2pTransport"]
+
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
@@ -52,28 +54,6 @@ _RESUBSCRIBE_SECONDS = 0.2
 _LOOK_TIMEOUT_SECONDS = 3.0
 _UNANSWERED_CHECKS = 3
 _RESTART = Backoff(min_seconds=0.2, max_seconds=30.0)
-
-
-@dataclass(frozen=True)
-class Libp2pSettings:
-    """How to be on the network."""
-
-    identity_path: Path
-    """Ed25519 key in libp2p's file format."""
-    peer_id: str
-    """The peer id of that key."""
-    runtime_folder: Path
-    """Existing private folder with a short path, for sockets."""
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
-    """Multiaddrs. A taken port: the next free one is used, and noted in the state."""
-    join: tuple[str, ...] = ()
-    """Multiaddrs of bootstrap peers, each ending in /p2p/PEERID."""
-    startup_timeout_seconds: float = 60.0
-    """For each phase of starting p2pd, and for each dial."""
-    redial: Backoff = field(default_factory=lambda: Backoff(min_seconds=2.0, max_seconds=60.0))
-    """Pauses between dials of an unreachable address."""
-    enough_peers: int = 8
-    """With fewer connections than this, known peers are dialled."""
 
 
 class Libp2pTransport:
@@ -103,6 +83,7 @@ class Libp2pTransport:
         self._ports = ListenPorts()
         self._life: Life | None = None
         self._up = asyncio.Event()
+        """Set once the p2pd that runs now, or ran last, was set up."""
         self._restarts = 0
         self._connected: Mapping[str, tuple[str, ...]] = {}
         self._addresses: tuple[str, ...] = ()
@@ -253,11 +234,13 @@ class Libp2pTransport:
         return daemon
 
     async def _supervise(self, daemon: P2PDaemon) -> None:
-        """Live through one p2pd after the other, until cancelled."""
+        """Live through one p2pd after the other, until cancelled. Raises NetworkError when it is given up."""
         rng = random.Random()
-        failures = 0
+        failures = failed_starts = 0
+        down_since = time.monotonic()
         while True:
             started = time.monotonic()
+            self._up.clear()
             try:
                 await self._live(daemon)
             finally:
@@ -267,16 +250,30 @@ class Libp2pTransport:
             self._restarts += 1
             lived_long = time.monotonic() - started > _RESTART.max_seconds
             failures = 1 if lived_long else failures + 1
-            log.warning("p2pd ended (%s); starting it again", daemon.epitaph)
+            if self._up.is_set():
+                failed_starts, down_since = 0, time.monotonic()
+            else:
+                failed_starts += 1
+            problem = f"p2pd ended ({daemon.epitaph})"
+            log.warning("%s; starting it again", problem)
             while True:
+                self._give_up_after(failed_starts, time.monotonic() - down_since, problem)
                 await asyncio.sleep(_RESTART.pause(failures, rng))
                 try:
                     daemon = await self._start_daemon()
                 except NetworkError as error:
-                    failures += 1
-                    log.warning("p2pd did not start: %s", error)
+                    failures, failed_starts = failures + 1, failed_starts + 1
+                    problem = f"p2pd did not start: {error}"
+                    log.warning("%s", problem)
                 else:
                     break
+
+    def _give_up_after(self, failed_starts: int, seconds: float, problem: str) -> None:
+        settings = self._settings
+        if failed_starts >= settings.max_failed_starts and seconds > settings.failed_starts_seconds:
+            raise NetworkError(
+                f"p2pd has not come up for {seconds:.0f} s and {failed_starts} starts: {problem}"
+            )
 
     async def _live(self, daemon: P2PDaemon) -> None:
         """Everything that belongs to one p2pd. Returns when it is dead."""

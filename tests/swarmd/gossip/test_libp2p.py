@@ -47,7 +47,7 @@ def transport(
     join: tuple[str, ...] = (),
     listen: str = LOOPBACK,
     check: Callable[[str, bytes], bool] = lambda subkey, value: True,
-    startup_timeout_seconds: float = 60.0,
+    **more: float,
 ) -> Libp2pTransport:
     home = folder / name
     home.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def transport(
         listen=(listen,),
         join=join,
         redial=Backoff(min_seconds=0.2, max_seconds=1.0),
-        startup_timeout_seconds=startup_timeout_seconds,
+        **more,  # type: ignore[arg-type]
     )
     return Libp2pTransport(settings, check)
 
@@ -159,6 +159,23 @@ async def test_publishing_while_p2pd_is_down_says_so(folder: Path) -> None:
         with pytest.raises(TransportDownError):
             await publish_for_ever(a)
         await until(lambda: a.state.up)
+
+
+async def test_a_p2pd_that_does_not_come_up_any_more_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def live() -> None:
+        async with transport(folder, "a", max_failed_starts=3, failed_starts_seconds=0.1) as a:
+            monkeypatch.setattr("swarmd.gossip.libp2p_daemon.p2pd_path", lambda: "/bin/false")
+            assert a.p2pd_pid is not None
+            os.kill(a.p2pd_pid, signal.SIGKILL)
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(live(), 60)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, NetworkError)
+    assert re.match(r"p2pd has not come up for \d+ s and 3 starts: p2pd did not start: ", str(error))
 
 
 async def test_a_p2pd_that_hangs_is_replaced(folder: Path) -> None:
