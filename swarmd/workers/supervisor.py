@@ -113,6 +113,7 @@ class Worker:
         reason that trying again does not cure (config, model, checkpoint, room for weights) raises that.
         """
         failures: deque[float] = deque()
+        in_a_row = 0
         try:
             while True:
                 reason = await self._live()
@@ -125,10 +126,11 @@ class Worker:
                 ):
                     failures.popleft()
                 failures.append(now)
+                in_a_row = 1 if self._has_worked else in_a_row + 1
                 if len(failures) >= self._limits.max_fast_failures:
                     raise WorkerBudgetError(self._epitaph(len(failures), now - failures[0], reason))
                 self._set_state("restarting")
-                await asyncio.sleep(self._pause_seconds(len(failures)))
+                await asyncio.sleep(self._pause_seconds(in_a_row))
                 self.restarts += 1
         except SwarmdError as error:
             self._end = error
@@ -234,8 +236,8 @@ class Worker:
             if silent >= looks:
                 process.kill(f"gave no sign of life for {self._limits.heartbeat_timeout_seconds:g} s")
 
-    def _pause_seconds(self, failures: int) -> float:
-        pause = self._limits.restart_min_seconds * 2.0 ** (failures - 1)
+    def _pause_seconds(self, failures_in_a_row: int) -> float:
+        pause = self._limits.restart_min_seconds * 2.0 ** (failures_in_a_row - 1)
         # Jitter: workers that died together should not all load their models together.
         return min(pause, self._limits.restart_max_seconds) * random.uniform(0.75, 1.25)
 

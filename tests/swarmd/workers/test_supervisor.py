@@ -211,6 +211,24 @@ async def test_pauses_between_restarts_grow():
     assert pauses[2] >= 0.6
 
 
+async def test_the_pause_after_some_work_is_the_first_one_again():
+    limits = WorkerLimits(restart_min_seconds=0.05, restart_max_seconds=60, max_fast_failures=20)
+    times = []
+
+    def note(event):
+        if event.kind in ("starting", "failed"):
+            times.append(time.monotonic())
+
+    async with running(limits=limits, on_event=note) as worker:
+        for _ in range(9):  # The ninth would wait for 13 seconds.
+            await worker.call(WORK, Text(""), 30)
+            with pytest.raises(WorkerError):
+                await worker.call(CRASH, Text("once more"), 30)
+        await worker.wait_ready()
+    _, *pauses_and_lives = itertools.pairwise(times)
+    assert max(start - failure for failure, start in pauses_and_lives[::2]) < 5
+
+
 async def test_a_refused_initialisation_is_tried_again_unless_trying_cannot_help():
     async def refused(worker):
         await worker.call(REFUSE, Text("not yet"), 30)
