@@ -23,7 +23,7 @@ def stop(
     home: HomeOption = None,
     timeout_seconds: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait for its end.")
-    ] = 30.0,
+    ] = 180.0,
 ) -> None:
     """Stop a running node; it saves a checkpoint first."""
     chosen = chosen_home(home)
