@@ -38,6 +38,11 @@ class Identity:
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
+    def of_seed(cls, seed: bytes) -> Identity:
+        """The identity that 32 bytes give: the same for the same bytes, and no secret to who knows them."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
     def create(cls, path: Path) -> Identity:
         """Make a new identity and write it to `path` (mode 0600).
 

@@ -39,7 +39,7 @@ def pace(config: Config) -> Pace:
     return Pace(replay.local_groups, replay.external_groups, max_ahead, replay.max_policy_lag)
 
 
-def replay_buffer(config: Config) -> ReplayBuffer:
+def replay_buffer(config: Config, clock: Callable[[], float] = time.monotonic) -> ReplayBuffer:
     """The buffer, empty."""
     replay = config.replay
     return ReplayBuffer(
@@ -49,7 +49,7 @@ def replay_buffer(config: Config) -> ReplayBuffer:
         max_age_seconds=replay.max_age_seconds,
         max_policy_lag=replay.max_policy_lag,
         max_uses=replay.max_uses,
-        clock=time.monotonic,
+        clock=clock,
     )
 
 

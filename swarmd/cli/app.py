@@ -35,6 +35,7 @@ class Command:
 
 _RUNNING = "Running a node"
 _WATCHING = "Watching it"
+_TRYING = "Trying things out"
 _PARTS = "Identity, config, swarms, models, tasks"
 
 COMMANDS = (
@@ -45,6 +46,7 @@ COMMANDS = (
     Command("peers", "peers", "List the peers a node has heard from.", _WATCHING),
     Command("logs", "logs", "Print a node's log.", _WATCHING),
     Command("doctor", "doctor", "Check whether a node could start here, and say what to do.", _WATCHING),
+    Command("simulate", "simulate", "Simulate swarms and compare ways of sharing.", _TRYING),
     Command("config", "config", "Show or check the configuration.", _PARTS),
     Command("identity", "identity", "Show or make a node's identity.", _PARTS),
     Command("swarm", "swarm", "Make, show and identify swarm manifests.", _PARTS),

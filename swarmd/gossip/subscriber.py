@@ -54,6 +54,7 @@ class Subscriber:
         shares: says whether an author has verifier time left. None: everybody has.
         clock_skew: told when messages were sealed. None: nobody asks.
         wall_clock: seconds since the epoch.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Subscriber:
         shares: PeerShares | None = None,
         clock_skew: ClockSkew | None = None,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.received = 0
         """Messages taken from the subscription."""
@@ -83,8 +85,9 @@ class Subscriber:
         self._shares = shares
         self._clock_skew = clock_skew
         self._wall_clock = wall_clock
-        self._seen = SeenGroups((group_limits.max_age_ms + group_limits.max_skew_ms) / 1000)
-        self._versions = PolicyVersions()
+        keep_seconds = (group_limits.max_age_ms + group_limits.max_skew_ms) / 1000
+        self._seen = SeenGroups(keep_seconds, clock=clock)
+        self._versions = PolicyVersions(clock)
 
     @property
     def dropped(self) -> int:

@@ -1,10 +1,12 @@
-"""The evaluation loop: every so many rounds the policy answers the held-out tasks, one greedy answer
-each. These tasks are the same for all nodes and never trained on.
+"""The evaluation loop: every so many rounds the policy answers the held-out tasks, one answer
+each, the most likely one unless a temperature is given. These tasks are the same for all nodes and
+never trained on.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
@@ -20,6 +22,8 @@ LOOP = "evaluate"
 BATCH_TASKS = 8
 """Tasks asked in one call, so that rollouts can go in between."""
 
+Asked = tuple[TaskReference, Prompt]
+
 
 @dataclass
 class EvaluateLoop:
@@ -32,18 +36,22 @@ class EvaluateLoop:
     max_new_tokens: int
     generator: Generator
     verifier: VerifierPool
+    temperature: float = 0.0
+    """0: greedy."""
+    batch_tasks: int = BATCH_TASKS
 
     async def run(self, state: LoopState) -> None:
         """Evaluate before the first round and then every `every_rounds` rounds."""
-        asked: list[tuple[TaskReference, Prompt]] = []
+        asked: tuple[Asked, ...] = ()
         due_since = state.round
         while True:
             await self._until_due(state, due_since)
             # A generator that has just been started holds the model as it came, not the policy.
             await state.until(LOOP, lambda: state.served_version is not None, lambda: "the policy")
             try:
-                asked = asked or await self._ask()
-                state.eval_reward = await self._evaluate(asked)
+                asked = asked or await ask(self.tasks, self.manifest, self.verifier)
+                rewards = await self.evaluate(asked)
+                state.eval_reward = sum(rewards) / max(1, len(rewards))
                 state.evaluations += 1
             except WorkerError as error:
                 await state.note_failure(LOOP, error)
@@ -65,26 +73,18 @@ class EvaluateLoop:
             lambda: f"round {due_round()}" if self.every_rounds else "nothing",
         )
 
-    async def _ask(self) -> list[tuple[TaskReference, Prompt]]:
-        questions = await self.verifier.regenerate(self.tasks)
-        return [
-            (reference, render(question, self.manifest))
-            for reference, question in zip(self.tasks, questions, strict=True)
-            if question is not None
-        ]
-
-    async def _evaluate(self, asked: list[tuple[TaskReference, Prompt]]) -> float:
-        """Mean reward of one greedy answer to each task."""
-        total = 0.0
-        for start in range(0, len(asked), BATCH_TASKS):
-            batch = asked[start : start + BATCH_TASKS]
+    async def evaluate(self, asked: tuple[Asked, ...]) -> list[float]:
+        """The reward of one answer to each task. Raises WorkerError."""
+        rewards: list[float] = []
+        for start in range(0, len(asked), self.batch_tasks):
+            batch = asked[start : start + self.batch_tasks]
             sampled = await self.generator.sample(
                 SampleRequest(
                     prompts=tuple(prompt for _, prompt in batch),
                     group_size=1,
                     max_new_tokens=self.max_new_tokens,
-                    temperature=0.0,
-                    seed=0,
+                    temperature=self.temperature,
+                    seed=start,
                 )
             )
             if not all(map(is_finite, sampled.groups)):
@@ -95,5 +95,17 @@ class EvaluateLoop:
                     for (reference, _), group in zip(batch, sampled.groups, strict=True)
                 )
             )
-            total += sum(score.rewards_G[0] for score in scores)
-        return total / max(1, len(asked))
+            rewards += [score.rewards_G[0] for score in scores]
+        return rewards
+
+
+async def ask(
+    tasks: Sequence[TaskReference], manifest: Manifest, verifier: VerifierPool
+) -> tuple[Asked, ...]:
+    """The tasks with their questions, less those that cannot be regenerated."""
+    questions = await verifier.regenerate(tasks)
+    return tuple(
+        (reference, render(question, manifest))
+        for reference, question in zip(tasks, questions, strict=True)
+        if question is not None
+    )

@@ -97,7 +97,7 @@ class ReceiveLoop:
             policy_version=message.policy_version,
             created_at=created_at,
             # A group that was caught up on has the age its author says, within the limits checked before.
-            received_at=time.monotonic() - max(0.0, time.time() - created_at),
+            received_at=state.clock.monotonic() - max(0.0, state.clock.wall() - created_at),
             size_bytes=size_in_bytes(prompt, completions_G),
         )
         state.external_since_round.add(group.mean_reward)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import time
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator, is_finite
 from swarmd.generation.messages import SampleRequest
 from swarmd.gossip.publisher import Publisher
-from swarmd.loops.state import FAILURE_PAUSE_SECONDS, LoopState
+from swarmd.loops.state import FAILURE_PAUSE_SECONDS, Clock, LoopState
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.replay.pace import Pace
 from swarmd.replay.screens import TextScreens
@@ -84,17 +83,44 @@ class RolloutLoop:
             stages.create_task(self._sample(asked, answered, state))
             stages.create_task(self._score(answered, state))
 
+    async def answer(self, count: int, state: LoopState) -> list[RolloutGroup]:
+        """Ask, sample and score `count` questions, one stage after the other; `hand_on` is what follows.
+        For who decides alone when that is, as a simulation does.
+
+        Raises WorkerError when sampling fails.
+        """
+        questions = await self._questions(count)
+        sampled = await self._generate(questions, state)
+        pairs = zip(questions, sampled, strict=True)
+        return await self._rewarded(self._finite([Answered(*pair) for pair in pairs], state), state)
+
+    async def hand_on(self, groups: list[RolloutGroup], state: LoopState) -> None:
+        """Give groups to buffer and peers, in their order."""
+        for group in groups:
+            self.buffer.add_local(group)
+        state.notify()
+        if self.publisher is not None:
+            await self._publish(groups, self.publisher, state)
+
     async def _ask(self, asked: asyncio.Queue[Question]) -> None:
         """Draw tasks and render their questions, ahead of sampling."""
         while True:
-            references = self.source.draw(self.sampling.batch_questions)
-            questions = await self.verifier.regenerate(references)
-            for reference, question in zip(references, questions, strict=True):
-                if question is not None:
-                    await asked.put(Question(reference, render(question, self.manifest)))
-            if not any(questions):
+            questions = await self._questions(self.sampling.batch_questions)
+            for question in questions:
+                await asked.put(question)
+            if not questions:
                 # A verifier that has stopped for good refuses at once, again and again.
                 await asyncio.sleep(FAILURE_PAUSE_SECONDS)
+
+    async def _questions(self, count: int) -> list[Question]:
+        """The next `count` tasks, less those that cannot be regenerated."""
+        references = self.source.draw(count)
+        questions = await self.verifier.regenerate(references)
+        return [
+            Question(reference, render(question, self.manifest))
+            for reference, question in zip(references, questions, strict=True)
+            if question is not None
+        ]
 
     async def _sample(
         self, asked: asyncio.Queue[Question], answered: asyncio.Queue[list[Answered]], state: LoopState
@@ -167,19 +193,21 @@ class RolloutLoop:
         """Give rewards, and hand the groups to buffer and peers in the order they were sampled in."""
         while True:
             batch = await answered.get()
-            scored = await asyncio.gather(*(self._score_one(one) for one in batch))
-            groups = [group for group in scored if group is not None]
+            groups = await self._rewarded(batch, state)
             del state.in_flight[: len(batch)]
-            for group in groups:
-                state.note_own(group)
-                if self.screens is not None:
-                    self.screens.note_own(group)
-                self.buffer.add_local(group)
-            state.notify()
-            if self.publisher is not None:
-                await self._publish(groups, self.publisher, state)
+            await self.hand_on(groups, state)
 
-    async def _score_one(self, answered: Answered) -> RolloutGroup | None:
+    async def _rewarded(self, batch: list[Answered], state: LoopState) -> list[RolloutGroup]:
+        """Those that could be scored, in their order. All of them are booked, whatever becomes of them."""
+        scored = await asyncio.gather(*(self._score_one(one, state.clock) for one in batch))
+        groups = [group for group in scored if group is not None]
+        for group in groups:
+            state.note_own(group)
+            if self.screens is not None:
+                self.screens.note_own(group)
+        return groups
+
+    async def _score_one(self, answered: Answered, clock: Clock) -> RolloutGroup | None:
         question, completions_G = answered.question, answered.sampled.completions_G
         texts_G = tuple(completion.text for completion in completions_G)
         score = await self.verifier.score(question.reference, texts_G)
@@ -195,8 +223,8 @@ class RolloutLoop:
             completions_G=completions_G,
             rewards_G=score.rewards_G,
             policy_version=answered.sampled.policy_version,
-            created_at=time.time(),
-            received_at=time.monotonic(),
+            created_at=clock.wall(),
+            received_at=clock.monotonic(),
             size_bytes=size_in_bytes(question.prompt, completions_G),
         )
 

@@ -5,6 +5,7 @@ that something changed. Only the loops write here; status and the screen read.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -79,6 +80,16 @@ class Means:
         return self.total / self.count if self.count else None
 
 
+@dataclass(frozen=True)
+class Clock:
+    """The time that a node goes by."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    """Seconds; ages are counted in it."""
+    wall: Callable[[], float] = time.time
+    """Seconds since the Unix epoch; peers are told it."""
+
+
 @dataclass
 class LoopState:
     """Shared by the loops of one node, on one event loop."""
@@ -90,6 +101,7 @@ class LoopState:
     """Version the generator samples with; None until it has been given the trainer's weights."""
     weight_handle: WeightHandle | None = None
     canary: Canary = field(default_factory=Canary)
+    clock: Clock = field(default_factory=Clock)
     is_stepping: bool = False
     """Whether the trainer is at a step now, which may end in a new version."""
     in_flight: list[int] = field(default_factory=list)

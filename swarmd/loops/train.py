@@ -48,37 +48,41 @@ class TrainLoop:
         while not self.rounds or state.round < self.rounds:
             began = time.monotonic()
             await state.until(TRAIN, lambda: self._missing(state) == 0, lambda: self._waits_for(state))
-            batch = self.sampler.draw(state.policy_version, state.in_flight)
-            if batch is None:
-                continue
-            # Groups left the queue: the rollout loop may go on while the trainer works.
-            state.is_stepping = True
-            state.notify()
-            stepped = time.monotonic()
-            try:
-                reply = await self.trainer.step(
-                    batch.groups, canary=state.canary.is_due(state.policy_version + 1)
-                )
-            except WorkerError as error:
-                await state.note_failure(TRAIN, error)
-                continue
-            finally:
-                state.is_stepping = False
-            state.problems.pop(TRAIN, None)
-            if reply.problem:
-                state.problems[TRAIN] = reply.problem
-            state.policy_version = reply.policy_version
-            state.canary.note_reading(reply.policy_version, reply.canary_logprobs_T)
-            state.external_used += batch.external
-            state.filled += batch.filled
-            state.trained_groups += len(batch.groups)
-            state.close_round()
-            self.sampler.note_round(batch, reply.metrics.dropped_share, state.evaluations, state.eval_reward)
-            state.external_wanted = self.sampler.pace.external_groups
-            state.notify()
-            self._note_screened(batch, reply.metrics)
-            now = time.monotonic()
-            await self.on_round(Round(state.round, batch, reply.metrics, now - stepped, stepped - began))
+            await self.turn(state, time.monotonic() - began)
+
+    async def turn(self, state: LoopState, wait_seconds: float = 0.0) -> None:
+        """One round, where a batch can be drawn."""
+        batch = self.sampler.draw(state.policy_version, state.in_flight)
+        if batch is None:
+            return
+        # Groups left the queue: the rollout loop may go on while the trainer works.
+        state.is_stepping = True
+        state.notify()
+        stepped = time.monotonic()
+        try:
+            reply = await self.trainer.step(
+                batch.groups, canary=state.canary.is_due(state.policy_version + 1)
+            )
+        except WorkerError as error:
+            await state.note_failure(TRAIN, error)
+            return
+        finally:
+            state.is_stepping = False
+        state.problems.pop(TRAIN, None)
+        if reply.problem:
+            state.problems[TRAIN] = reply.problem
+        state.policy_version = reply.policy_version
+        state.canary.note_reading(reply.policy_version, reply.canary_logprobs_T)
+        state.external_used += batch.external
+        state.filled += batch.filled
+        state.trained_groups += len(batch.groups)
+        state.close_round()
+        self.sampler.note_round(batch, reply.metrics.dropped_share, state.evaluations, state.eval_reward)
+        state.external_wanted = self.sampler.pace.external_groups
+        state.notify()
+        self._note_screened(batch, reply.metrics)
+        step_seconds = time.monotonic() - stepped
+        await self.on_round(Round(state.round, batch, reply.metrics, step_seconds, wait_seconds))
 
     def _note_screened(self, batch: Batch, metrics: StepMetrics) -> None:
         for group in batch.above_share:

@@ -4,7 +4,6 @@ attacker that sends as much as all of them together, and the same with the scree
     python tests/benchmarks/measure_attack.py [ROUNDS] [SEED]...
 """
 
-import asyncio
 import statistics
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from hostile.teacher import Teacher  # The folder has to be on the path first.
 
-from swarmd.config import Config
-from swarmd.simulate.swarm import Plan, SimulatedNode, simulate
+from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
+from swarmd.simulate.swarm import SimulatedNode, simulate
 
 ARMS = {
     "alone": (False, {}),
@@ -28,7 +27,7 @@ ARMS = {
 
 def own_reward(nodes: tuple[SimulatedNode, ...]) -> tuple[float, float]:
     """Mean own reward of all nodes over all rounds, and over the last third. Every own task is a new one."""
-    curves = [[done.own_reward for done in node.rounds if done.own_reward is not None] for node in nodes]
+    curves = [[row.own_reward for row in node.rows if row.own_reward is not None] for node in nodes]
     late = [curve[-len(curve) // 3 :] for curve in curves]
     return tuple(statistics.mean(statistics.mean(curve) for curve in part) for part in (curves, late))
 
@@ -44,10 +43,16 @@ def main(rounds: int, seeds: list[int]) -> None:
     ]
     for seed, arm in runs:
         is_attacked, sections = ARMS[arm]
-        config = Config.model_validate({"node": {"rounds": rounds, "seed": seed}, **sections})
+        plan = SwarmPlan(
+            nodes=(NodePlan(),) * 3,
+            rounds=rounds,
+            seed=seed,
+            config=sections,
+            network=NetworkPlan(delay=(0.0, 0.01)),
+            held_out=HeldOut(every=0),
+        )
         teacher = Teacher(seed)
-        guests = [teacher.run] if is_attacked else []
-        nodes = asyncio.run(simulate(Plan(config, 3, delay_seconds=(0.0, 0.01)), guests))
+        nodes = simulate(plan, [teacher.run] if is_attacked else [])
         whole, late = own_reward(nodes)
         me = teacher.identity.peer_id
         print(

@@ -3,13 +3,11 @@ hears with a copied, forged, low-quality or payload-carrying one. The long form,
 tests/benchmarks/measure_attack.py.
 """
 
-import asyncio
-
 import pytest
 from hostile.teacher import Teacher
 
-from swarmd.config import Config
-from swarmd.simulate.swarm import Plan, SimulatedNode, simulate
+from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
+from swarmd.simulate.swarm import simulate
 
 ROUNDS = 8
 
@@ -17,16 +15,17 @@ ROUNDS = 8
 @pytest.mark.timeout(600)
 def test_honest_nodes_learn_from_each_other_and_never_say_the_payload() -> None:
     teacher = Teacher(seed=0)
-    config = Config.model_validate({"node": {"rounds": ROUNDS}})
-
-    async def within_time() -> tuple[SimulatedNode, ...]:
-        async with asyncio.timeout(560):
-            return await simulate(Plan(config, nodes=3, delay_seconds=(0.0, 0.01)), [teacher.run])
-
-    nodes = asyncio.run(within_time())
+    plan = SwarmPlan(
+        nodes=(NodePlan(),) * 3,
+        rounds=ROUNDS,
+        seed=0,
+        network=NetworkPlan(delay=(0.0, 0.01)),
+        held_out=HeldOut(every=0),
+    )
+    nodes = simulate(plan, [teacher.run])
     for node in nodes:
-        assert len(node.rounds) == ROUNDS
-        assert sum(done.external_groups for done in node.rounds) > 0
+        assert [row.round for row in node.rows] == list(range(1, ROUNDS + 1))
+        assert sum(row.groups_external for row in node.rows) > 0
         assert all(node.accepted[other.peer_id] > 0 for other in nodes if other is not node)
     me = teacher.identity.peer_id
     assert {reason for node in nodes for reason in node.rejected[me]} == {"duplicate", "bad_signature"}

@@ -36,6 +36,8 @@ class Forger:
 
     identity: Identity
     manifest: Manifest
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since the epoch."""
 
     def group(self, texts_G: tuple[str, ...] = ("right", "wrong"), **changes: Any) -> RolloutGroupMessage:
         """A rollout group; without changes a valid one."""
@@ -45,7 +47,7 @@ class Forger:
             completions=tuple(CompletionMessage(text, FinishReason.STOP) for text in texts_G),
             policy_version=1,
             model="tiny",
-            created_ms=_now_ms(),
+            created_ms=self._now_ms(),
         )
         return msgspec.structs.replace(message, **changes)
 
@@ -61,22 +63,25 @@ class Forger:
             kind=Kind.ROLLOUT_GROUP,
             swarm_id=self.manifest.swarm_id,
             author=self.identity.public_key,
-            created_ms=_now_ms(),
+            created_ms=self._now_ms(),
             payload=encode(self.group() if message is None else message),
         )
         return seal(msgspec.structs.replace(body, **changes), self.identity.sign)
 
     def record(self, addresses: tuple[str, ...], name: str = "mallory") -> bytes:
         """A sealed node record, such as every node has in the DHT."""
-        record = NodeRecordMessage(name, "tiny", "swarmd", 1, 1, addresses, _now_ms())
+        record = NodeRecordMessage(name, "tiny", "swarmd", 1, 1, addresses, self._now_ms())
         return seal_message(
             record,
             kind=Kind.NODE_RECORD,
             swarm_id=self.manifest.swarm_id,
             author=self.identity.public_key,
-            created_ms=_now_ms(),
+            created_ms=self._now_ms(),
             sign=self.identity.sign,
         )
+
+    def _now_ms(self) -> int:
+        return int(self.wall_clock() * 1000)
 
 
 def _now_ms() -> int:

@@ -7,7 +7,6 @@ Its groups, in turn: copied (an honest one under its name), foreign (under an ho
 
 import random
 import secrets
-import time
 from itertools import cycle
 
 import msgspec
@@ -21,6 +20,7 @@ from hostile.forge import Forger
 from swarmd.gossip.memory import InMemoryNetwork
 from swarmd.gossip.subscription import Subscription
 from swarmd.identity import Identity, verify
+from swarmd.loops.state import Clock
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.reasoning_gym import TaskLibrary
 
@@ -42,15 +42,15 @@ class Teacher:
         self.taught = 0
         self._random = random.Random(seed)
 
-    async def run(self, network: InMemoryNetwork, manifest: Manifest) -> None:
+    async def run(self, network: InMemoryNetwork, manifest: Manifest, clock: Clock) -> None:
         """Answer each honest group with one of the next kind."""
-        forger, library = Forger(self.identity, manifest), TaskLibrary(manifest.tasks)
+        forger, library = Forger(self.identity, manifest, clock.wall), TaskLibrary(manifest.tasks)
         topic = rollouts_topic(manifest.swarm_id)
         limits = EnvelopeLimits(manifest.swarm_id, Kind.ROLLOUT_GROUP, None)
         kinds = cycle(KINDS)
         async with network.transport(self.identity.peer_id) as transport:
             async for received in transport.subscribe(Subscription(topic, 1000)):
-                opened = open_envelope(received.data, verify, limits, int(time.time() * 1000))
+                opened = open_envelope(received.data, verify, limits, int(clock.wall() * 1000))
                 assert isinstance(opened, Envelope)
                 honest = decode(opened.payload, RolloutGroupMessage)
                 assert isinstance(honest, RolloutGroupMessage)

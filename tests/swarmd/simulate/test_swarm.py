@@ -1,41 +1,82 @@
-"""A swarm in one process, with the daemon's rooms and loops."""
+"""A swarm in one process, with the daemon's rooms and in virtual time."""
 
-import asyncio
+from typing import Any
 
-from swarmd.config import Config, NodeSection, ReplaySection
-from swarmd.simulate.swarm import Plan, SimulatedNode, simulate
+import msgspec
+import pytest
+
+from swarmd.simulate.arms import parse_arm
+from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
+from swarmd.simulate.rows import Row
+from swarmd.simulate.swarm import SimulatedNode, simulate_with
+from swarmd.simulate.verifier import VerifierProcess
+
+GROUP_SIZE = 4
 
 
-def run(nodes: int, rounds: int, external_groups: int, loss: float = 0.0) -> tuple[SimulatedNode, ...]:
-    config = Config(
-        node=NodeSection(rounds=rounds),
-        replay=ReplaySection(local_groups=8 - external_groups, external_groups=external_groups),
+def plan(arm: str = "2/2", *, nodes: int = 2, rounds: int = 3, seed: int = 0, **changes: Any) -> SwarmPlan:
+    """A small swarm; few completions and a high rate, so that something is learned from in a few rounds."""
+    chosen = parse_arm(arm)
+    config = {
+        "replay": {"local_groups": chosen.local, "external_groups": chosen.external},
+        "rollout": {"group_size": GROUP_SIZE},
+        "training": {"warmup_steps": 0},
+    }
+    swarm = SwarmPlan(
+        nodes=(NodePlan(),) * nodes, rounds=rounds, seed=seed, config=config, held_out=HeldOut(every=0)
     )
-
-    async def within_time() -> tuple[SimulatedNode, ...]:
-        async with asyncio.timeout(240):
-            return await simulate(Plan(config, nodes, delay_seconds=(0.0, 0.01), loss=loss))
-
-    return asyncio.run(within_time())
+    return msgspec.structs.replace(chosen.of(swarm), **changes)
 
 
-def test_nodes_do_their_rounds_and_learn_from_each_other() -> None:
-    nodes = run(nodes=2, rounds=6, external_groups=4)
+def run(verifier: VerifierProcess, *args: Any, **changes: Any) -> tuple[SimulatedNode, ...]:
+    return simulate_with(verifier.call, plan(*args, **changes))
+
+
+def without_wall_time(nodes: tuple[SimulatedNode, ...]) -> list[Row]:
+    return [msgspec.structs.replace(row, wall_seconds=0.0) for node in nodes for row in node.rows]
+
+
+def test_nodes_do_their_rounds_and_learn_from_each_other(verifier: VerifierProcess) -> None:
+    nodes = run(verifier, "2/2", rounds=4)
     peer_ids = [node.peer_id for node in nodes]
     for node, other in zip(nodes, reversed(peer_ids), strict=True):
-        assert [done.round for done in node.rounds] == [1, 2, 3, 4, 5, 6]
-        assert node.accepted[other] > 0
-        assert sum(done.external_groups for done in node.rounds) > 0
-        assert all(done.external_groups + done.filled_groups == 4 for done in node.rounds)
-        assert all(0 <= done.own_reward <= 1 for done in node.rounds if done.own_reward is not None)
+        assert [row.round for row in node.rows] == [1, 2, 3, 4]
+        assert [row.virtual_seconds for row in node.rows] == [1.0, 2.0, 3.0, 4.0]
+        assert node.accepted[other] >= 8
+        assert sum(row.groups_external for row in node.rows) > 0
+        assert all(row.groups_own + row.groups_external == 4 for row in node.rows)
+        assert all(row.groups_external + row.groups_filled == 2 for row in node.rows)
+        assert all(row.own_reward is not None and 0 <= row.own_reward <= 1 for row in node.rows)
+        assert all(row.groups_generated == 2 + row.groups_filled for row in node.rows)
+        assert node.rows[-1].updates == node.rows[-1].policy_version > 0
 
 
-def test_without_external_groups_nothing_of_a_peer_is_trained_on() -> None:
-    for node in run(nodes=2, rounds=3, external_groups=0):
-        assert all(done.external_groups == done.filled_groups == 0 for done in node.rounds)
+def test_the_same_plan_gives_the_same_rows(verifier: VerifierProcess) -> None:
+    chosen = {"network": NetworkPlan(delay=(0.0, 1.5), loss=0.2), "held_out": HeldOut(every=2, tasks=9)}
+    first, second = (run(verifier, "2/2", nodes=3, **chosen) for _ in range(2))
+    assert without_wall_time(first) == without_wall_time(second)
+    assert without_wall_time(first) != without_wall_time(run(verifier, "2/2", nodes=3, seed=1, **chosen))
 
 
-def test_loss_costs_groups_and_no_round() -> None:
-    first, second = run(nodes=2, rounds=3, external_groups=4, loss=0.99)
-    assert len(first.rounds) == len(second.rounds) == 3
+def test_without_external_groups_nothing_of_a_peer_is_trained_on(verifier: VerifierProcess) -> None:
+    for node in run(verifier, "4/0", rounds=2):
+        assert all(row.groups_external == row.groups_filled == 0 for row in node.rows)
+        assert all(row.groups_own == row.groups_generated == 4 for row in node.rows)
+
+
+def test_loss_costs_groups_and_no_round(verifier: VerifierProcess) -> None:
+    first, second = run(verifier, "2/2", network=NetworkPlan(loss=0.99))
+    assert len(first.rows) == len(second.rows) == 3
     assert sum(first.accepted.values()) <= 4
+    assert sum(row.groups_filled for row in first.rows) >= 4
+
+
+@pytest.mark.parametrize("arm", ["4/0", "2/2", "2/2+lag2", "2+2self", "2/2+frozen"])
+def test_all_arms_of_a_seed_begin_alike(verifier: VerifierProcess, arm: str) -> None:
+    """The same weights, and the same questions: greedy answers and first own groups are the same."""
+    held_out = HeldOut(every=1, tasks=18, temperature=0.0)
+    reference = run(verifier, "2/0", rounds=1, held_out=held_out)
+    nodes = run(verifier, arm, rounds=1, held_out=held_out)
+    for node, other in zip(nodes, reference, strict=False):
+        assert node.peer_id == other.peer_id
+        assert node.rows[0].heldout_by_task == other.rows[0].heldout_by_task

@@ -1,0 +1,152 @@
+"""`swarmd simulate`: the controlled experiment, with the rooms of the daemon and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import swarmd
+from swarmd.cli.failures import say
+from swarmd.cli.options import SetOption
+from swarmd.cli.simulate_progress import SimulationProgress
+from swarmd.errors import ConfigError
+from swarmd.models.catalogue import CATALOGUE
+from swarmd.simulate.arms import parse_arms
+from swarmd.simulate.experiment import Experiment, Folder
+from swarmd.simulate.lanes import Progress, run_all
+from swarmd.simulate.messages import Run, RunReply
+from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
+from swarmd.simulate.summary import Results
+
+__all__ = ["simulate"]
+
+_SEEDS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
+
+
+def simulate(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default=False)
+    ],
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, max=256, help="Nodes of a swarm.")] = 8,
+    arms: Annotated[
+        str,
+        typer.Option(
+            "--arms",
+            metavar="I/J,...",
+            help="Own and external groups of a batch, with options: +redraw, +frozen, +lagN, +groups, "
+            "+updates; I+Jself; :SECTION.KEY=VALUE,...",
+        ),
+    ] = "8/0,6/2,4/4,2/6",
+    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="Rounds of a node.")] = 50,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="S", help="Number of seeds, from 0 on; or FIRST-LAST.")
+    ] = "1",
+    model: Annotated[str, typer.Option("--model", metavar="NAME|PATH", help="Start of all nodes.")] = "tiny",
+    learning_rates: Annotated[
+        str, typer.Option("--learning-rates", metavar="X,...", help="Every arm with each. Default: 3e-4.")
+    ] = "",
+    delay: Annotated[
+        str, typer.Option("--delay", metavar="D", help="Rounds that a message takes, D or FROM-TO.")
+    ] = "0",
+    loss: Annotated[
+        float, typer.Option("--loss", metavar="P", min=0, max=0.99, help="Part of the messages that is lost.")
+    ] = 0.0,
+    eval_every: Annotated[
+        int, typer.Option("--eval-every", metavar="K", min=0, help="Rounds between evaluations. 0: none.")
+    ] = 10,
+    eval_tasks: Annotated[
+        int, typer.Option("--eval-tasks", metavar="N", min=1, help="HeldOut-out tasks of an evaluation.")
+    ] = 72,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=0, help="Swarms at a time. 0: one a core.")
+    ] = 0,
+    settings: SetOption = None,
+) -> None:
+    """Simulate swarms that share more or less, and record what each node learns."""
+    experiment = Experiment(
+        swarm=SwarmPlan(
+            nodes=(NodePlan(),) * nodes,
+            rounds=rounds,
+            seed=0,
+            network=NetworkPlan(_delay(delay), loss),
+            held_out=HeldOut(every=eval_every, tasks=eval_tasks),
+        ),
+        settings=(f"model.name={_model(model)}", *(settings or ())),
+        arms=parse_arms(arms),
+        learning_rates=_numbers("--learning-rates", learning_rates) if learning_rates else (),
+        seeds=_seeds(seeds),
+    )
+    runs = experiment.runs()
+    for run in runs:
+        run.swarm.manifest()
+    folder = Folder(out)
+    with folder.lock():
+        results = Results(folder, folder.record(experiment, swarmd.__version__))
+        missing = [run for run in runs if not folder.is_done(run)]
+        try:
+            asyncio.run(_run(missing, results, workers or os.cpu_count() or 1))
+        except asyncio.CancelledError:
+            say("stopped; the same command goes on with what is missing")
+            raise KeyboardInterrupt from None
+        results.write()
+    print(f"{folder.summary}: totals of {len(results)} runs")
+
+
+async def _run(missing: list[Run], results: Results, workers: int) -> None:
+    """Simulate what is missing. Raises CancelledError when asked to stop."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    progress = Progress(len(missing))
+    with SimulationProgress(progress) as shown:
+
+        def on_done(run: Run, reply: RunReply) -> None:
+            results.write()
+            shown.say_done(run.file.removesuffix(".parquet"), reply.seconds)
+
+        showing = asyncio.create_task(shown.run())
+        try:
+            await run_all(missing, results.folder, workers, progress, on_done)
+        finally:
+            showing.cancel()
+
+
+def _model(name: str) -> str:
+    """A folder is recorded by its whole path, so that the same command means the same elsewhere."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if name not in CATALOGUE and path.is_dir() else name
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option}: expected numbers with commas between them, got {text!r}") from error
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    found = _SEEDS.fullmatch(text)
+    first, last = (
+        (int(found[1]), int(found[2])) if found and found[2] else (0, int(found[1]) - 1 if found else -1)
+    )
+    if last < first:
+        raise ConfigError(f"--seeds: expected a number of seeds or FIRST-LAST, got {text!r}")
+    return tuple(range(first, last + 1))
+
+
+def _delay(text: str) -> tuple[float, float]:
+    found = _DELAY.fullmatch(text)
+    low = float(found[1]) if found else -1.0
+    high = float(found[2]) if found and found[2] else low
+    if not 0 <= low <= high:
+        raise ConfigError(f"--delay: expected a number of rounds, or FROM-TO, got {text!r}")
+    return low, high

@@ -1,0 +1,398 @@
+"""One simulated node: the rooms of a daemon, and a round in which their work comes one after the other.
+
+In the first half of a round the node samples its own groups; then it shares them; at the end it draws a
+batch of what is there by then, trains, and serves the new policy. What the rooms do is what they do in a
+daemon; only when they do it is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+import msgspec
+from swarmd_protocol.topics import rollouts_topic
+
+from swarmd.generation.generator import Generator
+from swarmd.gossip.catch_up import RecentGroups
+from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.publisher import Author, Publisher
+from swarmd.gossip.subscriber import Subscriber
+from swarmd.gossip.subscription import Subscription
+from swarmd.identity import Identity, verify
+from swarmd.loops.evaluate import Asked, EvaluateLoop
+from swarmd.loops.receive import ReceiveLoop
+from swarmd.loops.rollout import RolloutLoop, Sampling
+from swarmd.loops.state import Clock, LoopState
+from swarmd.loops.train import Round, TrainLoop
+from swarmd.models.placement import MOST_TOKENS_AT_ONCE
+from swarmd.models.resolve import resolve
+from swarmd.replay.samplers import load_rule
+from swarmd.rewards.verifier import VerifierPool
+from swarmd.rooms import pace, replay_buffer, sampler, text_screens
+from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
+from swarmd.simulate.plan import NodePlan, SwarmPlan
+from swarmd.simulate.rows import Row
+from swarmd.tasks.manifest import Manifest
+from swarmd.tasks.source import TaskSource
+from swarmd.training.client import TrainerClient
+from swarmd.training.messages import TrainingOptions
+from swarmd.types import Completion, RolloutGroup
+
+__all__ = ["Node", "Surroundings"]
+
+NO_DEADLINE_SECONDS = 3600.0
+SAMPLING_PART = 0.5
+"""Part of a round after which the own groups are there."""
+MOST_ROUNDS = 10
+"""A node whose budget is not in rounds gives up after this many times as many."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the nodes of one swarm have in common."""
+
+    plan: SwarmPlan
+    manifest: Manifest
+    network: InMemoryNetwork
+    verifier: VerifierPool
+    clock: Clock
+    asked: tuple[Asked, ...]
+    """The held-out questions."""
+    follows: frozenset[str]
+    """Kinds of node whose groups others hear."""
+
+
+class Node:
+    """The rooms of one node."""
+
+    def __init__(self, around: Surroundings, number: int, plan: NodePlan) -> None:
+        self.number = number
+        self.plan = plan
+        self.rows: list[Row] = []
+        self.peers: PeerBook
+        swarm = around.plan
+        self._around = around
+        self._config = swarm.node_config()
+        # The same in all arms of a seed, and far from that of every other node and seed.
+        self._name = f"simulated {swarm.seed}/{number}"
+        self.identity = Identity.of_seed(hashlib.sha256(self._name.encode()).digest())
+        self.peers = PeerBook(self.identity.peer_id, clock=around.clock.monotonic)
+        self._state = LoopState(clock=around.clock, weight_handle=IN_PROCESS)
+        self._transport = around.network.transport(self.identity.peer_id)
+        self._max_new_tokens = self._config.rollout.max_new_tokens or around.manifest.max_new_tokens
+        model = resolve(plan.model or self._config.model.name)
+        self._model_name = model.name
+        self._model = InProcessModel(
+            model.path,
+            TrainingOptions(
+                **self._config.training.options(),
+                tokens_at_once=self._config.training.tokens_at_once or MOST_TOKENS_AT_ONCE,
+            ),
+            temperature=self._config.rollout.temperature,
+            max_new_tokens=self._max_new_tokens,
+            seed=self._random("model").getrandbits(31),
+        )
+        self._generator = Generator(self._model.call, NO_DEADLINE_SECONDS)
+        self._buffer = replay_buffer(self._config, around.clock.monotonic)
+        self._screens = text_screens(self._config)
+        self._sampler = sampler(
+            self._config,
+            self._buffer,
+            load_rule(self._config.replay.sampler),
+            self._random("replay"),
+            self.peers.usefulness,
+        )
+        self._train = TrainLoop(
+            self._sampler,
+            TrainerClient(self._model.call, NO_DEADLINE_SECONDS),
+            rounds=0,
+            on_round=self._note_round,
+            note_screened=self.peers.note_screened,
+        )
+        self._rollout = self._rollout_loop()
+        self._evaluation = self._evaluate_loop()
+        self._done: Round | None = None
+        self._own: list[RolloutGroup] = []
+        self._generated = 0
+        self._tokens_before = 0
+        self._updates = 0
+        self._wall_seconds = 0.0
+
+    @property
+    def kind(self) -> str:
+        """As rows have it."""
+        return "late" if self.plan.kind == "honest" and self.plan.joins else self.plan.kind
+
+    async def run(self) -> None:
+        """From joining to the last round."""
+        await asyncio.sleep(self.plan.joins)
+        async with self._transport, asyncio.TaskGroup() as group:
+            receiving = group.create_task(self._receive_loop().run(self._state))
+            await self._load_weights()
+            if self._around.plan.held_out.every:
+                await self._evaluate_and_note(0)
+            for number in self._rounds():
+                await self._round(number)
+            receiving.cancel()
+
+    def _rounds(self) -> Iterator[int]:
+        """Numbers of the rounds to do, while there is something left of the budget."""
+        swarm, plan = self._around.plan, self.plan
+        if swarm.budget == "rounds":
+            yield from range(1, int((swarm.rounds - plan.joins) * plan.speed + 1e-9) + 1)
+            return
+        groups = swarm.rounds * self._sampler.pace.batch_groups
+        for number in range(1, MOST_ROUNDS * swarm.rounds + 1):
+            spent = self._updates >= swarm.rounds if swarm.budget == "updates" else self._generated >= groups
+            if spent:
+                return
+            yield number
+
+    async def _round(self, number: int) -> None:
+        seconds = 1 / self.plan.speed
+        loop = asyncio.get_running_loop()
+        # Counted from the start, so that nodes of equal speed never drift apart.
+        begun = self.plan.joins + (number - 1) * seconds
+        with self._stopwatch():
+            groups = await self._sample(self._own_groups)
+        await asyncio.sleep(begun + SAMPLING_PART * seconds - loop.time())
+        await self._rollout.hand_on(groups, self._state)
+        await asyncio.sleep(begun + seconds - loop.time())
+        with self._stopwatch():
+            await self._learn()
+            if self._is_due(number):
+                await self._evaluate_and_note(number)
+            else:
+                self._note(number, ())
+
+    @property
+    def _own_groups(self) -> int:
+        """Own groups to sample before it is known whether any stand in for external ones."""
+        return self._sampler.pace.local_groups
+
+    async def _sample(self, count: int) -> list[RolloutGroup]:
+        """Own groups to learn from: `count`, or what the bound of redrawing leaves of them."""
+        groups = await self._answer(count)
+        most = count * self._around.plan.redraw
+        asked = count
+        while asked < most and (lacking := count - sum(group.has_signal for group in groups)) > 0:
+            lacking = min(lacking, most - asked)
+            asked += lacking
+            groups += await self._answer(lacking)
+        # Those with signal first; where there are too few, the batch keeps its size all the same.
+        return sorted(groups, key=lambda group: not group.has_signal)[:count] if most else groups
+
+    async def _answer(self, count: int) -> list[RolloutGroup]:
+        groups = await self._rollout.answer(count, self._state)
+        self._own += groups
+        self._generated += len(groups)
+        return groups
+
+    async def _learn(self) -> None:
+        """Fill the batch, train on it, serve the new policy."""
+        self._done = None
+        if self.plan.kind == "frozen":
+            self._buffer.take_local(len(self._own))
+            self._state.close_round()
+            return
+        while missing := self._sampler.missing(self._state.policy_version):
+            await self._rollout.hand_on(await self._sample(missing), self._state)
+        await self._train.turn(self._state)
+        await self._load_weights()
+        if self._around.plan.replay_own:
+            for group in self._own:
+                self._buffer.add_external(_as_if_heard(group))
+
+    async def _load_weights(self) -> None:
+        version = self._state.policy_version
+        self._state.served_version = await self._generator.load_weights(IN_PROCESS, version)
+
+    async def _note_round(self, done: Round) -> None:
+        self._done = done
+        self._updates += done.metrics.updates
+
+    def _is_due(self, number: int) -> bool:
+        every = self._around.plan.held_out.every
+        return bool(every) and number % every == 0
+
+    async def _evaluate_and_note(self, number: int) -> None:
+        rewards = await self._evaluation.evaluate(self._around.asked)
+        self._state.eval_reward = _mean(rewards)
+        self._state.evaluations += 1
+        datasets = (reference.dataset for reference, _ in self._around.asked)
+        self._note(number, tuple(zip(datasets, rewards, strict=True)))
+
+    def _note(self, number: int, held_out: tuple[tuple[str, float], ...]) -> None:
+        """Write the row of a round."""
+        own, state = self._own, self._state
+        completions = [completion for group in own for completion in group.completions_G]
+        surprises = [-value for completion in completions for value in completion.logprobs_T or ()]
+        lengths = [len(completion.token_ids_T or ()) for completion in completions]
+        row = Row(
+            node=self.number,
+            kind=self.kind,
+            round=number,
+            virtual_seconds=round(state.clock.monotonic(), 6),
+            wall_seconds=self._wall_seconds,
+            own_reward=_mean(group.mean_reward for group in own),
+            own_reward_by_task=_mean_by((group.task.dataset, group.mean_reward) for group in own),
+            groups_generated=len(own),
+            own_groups_with_signal=sum(group.has_signal for group in own),
+            tokens_generated=state.generated_tokens - self._tokens_before,
+            entropy=_mean(surprises),
+            completion_tokens=_mean(lengths),
+            external_reward=state.external_mean if number else None,
+            updates=self._updates,
+            policy_version=state.policy_version,
+            heldout_reward=_mean(reward for _, reward in held_out),
+            heldout_by_task=_mean_by(held_out),
+        )
+        self.rows.append(self._with_training(row))
+        self._own, self._wall_seconds, self._tokens_before = [], 0.0, state.generated_tokens
+
+    def _with_training(self, row: Row) -> Row:
+        if self._done is None:
+            return row
+        batch, metrics = self._done.batch, self._done.metrics
+        return msgspec.structs.replace(
+            row,
+            groups_own=len(batch.groups) - batch.external,
+            groups_external=batch.external,
+            groups_filled=batch.filled,
+            groups_with_signal=metrics.groups_with_signal,
+            grad_norm=metrics.grad_norm,
+            mean_ratio=metrics.mean_ratio,
+            clipped_share=metrics.clipped_share,
+            dropped_share=metrics.dropped_share,
+            effective_share=metrics.effective_share,
+        )
+
+    @contextmanager
+    def _stopwatch(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._wall_seconds += time.perf_counter() - began
+
+    def _random(self, purpose: str) -> random.Random:
+        return random.Random(f"{self._name}/{purpose}")
+
+    def _rollout_loop(self) -> RolloutLoop:
+        config, manifest = self._config, self._around.manifest
+        return RolloutLoop(
+            peer_id=self.identity.peer_id,
+            manifest=manifest,
+            sampling=Sampling(
+                group_size=config.rollout.group_size,
+                batch_questions=config.rollout.batch_questions,
+                max_new_tokens=self._max_new_tokens,
+                temperature=config.rollout.temperature,
+            ),
+            pace=pace(config),
+            source=TaskSource(_reweighted(manifest, self.plan.tasks), self._name, self._around.plan.seed),
+            generator=self._generator,
+            verifier=self._around.verifier,
+            buffer=self._buffer,
+            publisher=self._publisher() if self.plan.kind in self._around.follows else None,
+            seeds=self._random("sampling"),
+            screens=self._screens,
+        )
+
+    def _evaluate_loop(self) -> EvaluateLoop:
+        held_out = self._around.plan.held_out
+        return EvaluateLoop(
+            manifest=self._around.manifest,
+            tasks=tuple(reference for reference, _ in self._around.asked),
+            every_rounds=held_out.every,
+            max_new_tokens=self._max_new_tokens,
+            generator=self._generator,
+            verifier=self._around.verifier,
+            temperature=held_out.temperature,
+            batch_tasks=max(1, held_out.tasks),
+        )
+
+    def _publisher(self) -> Publisher:
+        gossip, manifest = self._config.gossip, self._around.manifest
+        return Publisher(
+            self._transport,
+            Author(manifest.swarm_id, self.identity.public_key, self.identity.sign),
+            manifest.group_limits(gossip.max_message_age_seconds, gossip.max_clock_skew_seconds),
+            manifest.max_message_bytes,
+            self._model_name,
+            self._model.tokenizer_fingerprint if gossip.share_logprobs else None,
+            _nothing_to_catch_up(),
+            self._around.clock.wall,
+        )
+
+    def _receive_loop(self) -> ReceiveLoop:
+        around, gossip = self._around, self._config.gossip
+        limits = around.manifest.group_limits(gossip.max_message_age_seconds, gossip.max_clock_skew_seconds)
+        topic = rollouts_topic(around.manifest.swarm_id)
+        subscriber = Subscriber(
+            self.identity.peer_id,
+            self._transport.subscribe(Subscription(topic, gossip.receive_queue_messages)),
+            verify,
+            around.manifest.envelope_limits(limits),
+            limits,
+            self.peers,
+            _nothing_to_catch_up(),
+            wall_clock=around.clock.wall,
+            clock=around.clock.monotonic,
+        )
+        uses_logprobs = self._config.training.external == "f_tis"
+        return ReceiveLoop(
+            manifest=around.manifest,
+            subscriber=subscriber,
+            verifier=around.verifier,
+            buffer=self._buffer,
+            peers=self.peers,
+            verifiers=1,
+            screens=self._screens,
+            tokenizer_fingerprint=self._model.tokenizer_fingerprint if uses_logprobs else None,
+        )
+
+
+def _as_if_heard(group: RolloutGroup) -> RolloutGroup:
+    """An own group as a peer's would come: text, and the log-probabilities of who sampled it."""
+    completions_G = tuple(
+        Completion(completion.text, completion.finish_reason, logprobs_T=completion.logprobs_T)
+        for completion in group.completions_G
+    )
+    return msgspec.structs.replace(group, is_local=False, completions_G=completions_G)
+
+
+def _reweighted(manifest: Manifest, weights: dict[str, float]) -> Manifest:
+    """The manifest with only the datasets named, so weighted."""
+    if not weights:
+        return manifest
+    entries = tuple(
+        msgspec.structs.replace(entry, weight=weights[entry.dataset])
+        for entry in manifest.entries
+        if weights.get(entry.dataset)
+    )
+    return msgspec.structs.replace(manifest, entries=entries)
+
+
+def _nothing_to_catch_up() -> RecentGroups:
+    return RecentGroups(capacity_groups=1, capacity_bytes=1, max_age_ms=1)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return fmean(listed) if listed else None
+
+
+def _mean_by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Mean for each name, in the order of the names."""
+    by_name: defaultdict[str, list[float]] = defaultdict(list)
+    for name, value in pairs:
+        by_name[name].append(value)
+    return {name: fmean(by_name[name]) for name in sorted(by_name)}
