@@ -48,7 +48,7 @@ def main(rounds: int, seeds: list[int]) -> None:
             rounds=rounds,
             seed=seed,
             config=sections,
-            network=NetworkPlan(delay=(0.0, 0.01)),
+            network=NetworkPlan(delay=(0.01, 0.01)),
             held_out=HeldOut(every=0),
         )
         teacher = Teacher(seed)

@@ -19,7 +19,8 @@ def test_honest_nodes_learn_from_each_other_and_never_say_the_payload() -> None:
         nodes=(NodePlan(),) * 3,
         rounds=ROUNDS,
         seed=0,
-        network=NetworkPlan(delay=(0.0, 0.01)),
+        # One delay for all: a copy that overtakes what it was copied from makes a duplicate of the original.
+        network=NetworkPlan(delay=(0.01, 0.01)),
         held_out=HeldOut(every=0),
     )
     nodes = simulate(plan, [teacher.run])
