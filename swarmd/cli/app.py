@@ -47,6 +47,7 @@ COMMANDS = (
     Command("logs", "logs", "Print a node's log.", _WATCHING),
     Command("doctor", "doctor", "Check whether a node could start here, and say what to do.", _WATCHING),
     Command("simulate", "simulate", "Simulate swarms and compare ways of sharing.", _TRYING),
+    Command("report", "report", "Compare the arms of simulated swarms in tables and plots.", _TRYING),
     Command("config", "config", "Show or check the configuration.", _PARTS),
     Command("identity", "identity", "Show or make a node's identity.", _PARTS),
     Command("swarm", "swarm", "Make, show and identify swarm manifests.", _PARTS),

@@ -1,0 +1,60 @@
+"""`swarmd report`: tables and plots of simulated swarms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmd.errors import SwarmdError
+from swarmd.simulate.report import planned_pairs, read_sources, runs_of, write_report
+from swarmd.simulate.rows import write_rows
+
+__all__ = ["report"]
+
+
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders of `swarmd simulate`, or files with their rows."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Where to write the report.", show_default=False)
+    ],
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="ARM",
+            help="Compare all other arms with it. Default: 8/0, or the first.",
+            show_default=False,
+        ),
+    ] = "",
+    contrasts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contrast",
+            metavar="'ARM vs BASE'",
+            help="Compare these instead. May be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", metavar="FILE", help="Also write all rows into one file.", show_default=False),
+    ] = None,
+) -> None:
+    """Compare the arms of simulated swarms: tables, plots, intervals and tests over seeds."""
+    files = read_sources(sources)
+    runs = runs_of(files)
+    written = write_report(runs, planned_pairs(runs, baseline, contrasts or ()), out)
+    if rows is not None:
+        try:
+            rows.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(rows, [row for file in files for row in file])
+        except OSError as error:
+            raise SwarmdError(f"{rows} cannot be written: {error.strerror or error}") from error
+        written += (rows,)
+    for path in written:
+        typer.echo(path)

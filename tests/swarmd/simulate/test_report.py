@@ -1,0 +1,127 @@
+"""The report of simulated swarms, from files to tables and plots."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli.app import run_command_line
+from swarmd.simulate.rows import Row, read_rows, write_rows
+
+MakeRows = Callable[..., list[Row]]
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_rows: MakeRows) -> Path:
+    """Three seeds of 8/0 and 4/4, the second with twice the own reward of the first; one more of 4/4."""
+    runs = tmp_path / "experiment" / "runs"
+    runs.mkdir(parents=True)
+    for seed in range(3):
+        write_rows(runs / f"8-0-{seed}.parquet", make_rows("8/0", seed, own=(0.1 + 0.01 * seed,) * 20))
+    for seed in range(4):
+        write_rows(
+            runs / f"4-4-{seed}.parquet",
+            make_rows(
+                "4/4", seed, own=(0.2 + 0.02 * seed,) * 20, heldout=(0.0, 0.2, 0.4, 0.4, 0.5 + 0.01 * seed)
+            ),
+        )
+    return tmp_path / "experiment"
+
+
+def line_of(page: str, *cells: str) -> str:
+    """The first row of a table that begins with these cells."""
+    pattern = r"^\| " + r" \| ".join(map(re.escape, cells)) + r" \|.*$"
+    (found, *_) = re.findall(pattern, page, flags=re.MULTILINE)
+    return str(found)
+
+
+def test_a_report_has_tables_and_plots(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    assert run_command_line(["report", str(folder), "--out", str(out)]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.split()]
+    assert {path.name for path in written} == {
+        "report.md", "tables.tex", "own-reward.png", "totals.png", "held-out.png", "held-out-means.png",
+    }  # fmt: skip
+    assert all(path.read_bytes()[:4] == PNG for path in written if path.suffix == ".png")
+    page = (out / "report.md").read_text()
+    assert "7 swarms of 2 learning nodes, 20 rounds" in page
+    # Own totals of the common seeds 0, 1, 2: 2, 2.2, 2.4 and twice that.
+    line = line_of(page, "4/4", "8/0", "own reward, total")
+    assert "| 3 | +2.200 [" in line
+    assert "+100% | 0.25 | 0.25 | 0.25 |" in line
+    assert "held-out reward, mean over rounds" in line_of(page, "4/4", "8/0")
+    assert line_of(page, "bf").count("/") == 2
+    for name in re.findall(r"\]\(([^)]+)\)", page):
+        assert (out / name).is_file()
+    tex = (out / "tables.tex").read_text()
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 3
+    assert r"+100\%" in tex
+
+
+def test_the_rows_in_one_file_make_the_same_report(folder: Path, tmp_path: Path) -> None:
+    first, second, rows = tmp_path / "first", tmp_path / "second", tmp_path / "kept" / "rows.parquet"
+    assert run_command_line(["report", str(folder), "--out", str(first), "--rows", str(rows)]) == 0
+    assert len(read_rows(rows)) == 7 * 2 * 21
+    assert run_command_line(["report", str(rows), "--out", str(second)]) == 0
+    assert (first / "report.md").read_text() == (second / "report.md").read_text()
+
+
+def test_only_the_planned_contrasts_are_made(folder: Path, tmp_path: Path, make_rows: MakeRows) -> None:
+    for seed in range(3):
+        write_rows(folder / "runs" / f"6-2-{seed}.parquet", make_rows("6/2", seed))
+    out = tmp_path / "report"
+    assert run_command_line(["report", str(folder), "--out", str(out), "--contrast", "4/4 vs 6/2"]) == 0
+    page = (out / "report.md").read_text()
+    assert line_of(page, "4/4", "6/2")
+    assert "| 6/2 | 8/0 |" not in page
+    assert run_command_line(["report", str(folder), "--out", str(out), "--baseline", "6/2"]) == 0
+    page = (out / "report.md").read_text()
+    assert line_of(page, "8/0", "6/2")
+    assert line_of(page, "4/4", "6/2")
+
+
+def test_one_arm_alone_is_shown_without_contrasts(tmp_path: Path, make_rows: MakeRows) -> None:
+    write_rows(tmp_path / "rows.parquet", make_rows("4/4", 0, heldout=(None,) * 5))
+    out = tmp_path / "report"
+    assert run_command_line(["report", str(tmp_path / "rows.parquet"), "--out", str(out)]) == 0
+    page = (out / "report.md").read_text()
+    assert "Planned contrasts" not in page
+    assert {path.name for path in out.glob("*.png")} == {"own-reward.png", "totals.png"}
+    assert line_of(page, "4/4", "0.0003", "1", "–", "–", "2.00")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--baseline", "2/6"], 2, "there is no arm '2/6': there are 8/0, 4/4"),
+        (["--contrast", "2/6 vs 8/0"], 2, "there is no arm '2/6'"),
+        (["--contrast", "4/4"], 2, "expected 'ARM vs BASE'"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str
+) -> None:
+    out = tmp_path / "report"
+    assert run_command_line(["report", str(folder), "--out", str(out), *more]) == code
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_sources_that_hold_nothing_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 and then nothing")
+    for source, says, code in (
+        (tmp_path, "has no finished run", 2),
+        (tmp_path / "nowhere", "does not exist", 2),
+        (damaged, "cannot be read as rows", 1),
+    ):
+        assert run_command_line(["report", str(source), "--out", str(tmp_path / "out")]) == code
+        said = capsys.readouterr().err
+        assert says in said
+        assert said.count("\n") == 1
