@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from swarmd.cli.options import SetOption
+from swarmd.cli.options import ConfigOption, SetOption
+from swarmd.config_sources import load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.monitor.local_swarm import LocalSwarm, NodeView, Plan, next_run_folder
 from swarmd.monitor.local_swarm_screen import final_notes, final_table, render_swarm, swarm_line
@@ -36,15 +37,20 @@ def local(
         Path, typer.Option("--home", metavar="DIR", help="Each run gets a folder of its own in it.")
     ] = Path("swarm"),
     model: Annotated[str, typer.Option("--model", metavar="NAME|PATH", help="Model of all nodes.")] = "tiny",
+    config: ConfigOption = None,
     settings: SetOption = None,
 ) -> None:
     """Run a swarm of real nodes on this machine, and say what they learned from each other."""
+    if config is not None:
+        load_config(config_file=config, assignments=settings or ())
     folder = next_run_folder(home.expanduser().absolute())
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"--home {home} cannot be used ({error.strerror}): choose another") from error
-    swarm = LocalSwarm(Plan(folder, nodes, rounds, seed, model, tuple(settings or ())))
+    swarm = LocalSwarm(
+        Plan(folder, nodes, rounds, seed, model, tuple(settings or ()), config.absolute() if config else None)
+    )
     console = Console()
     ended = _run_on_screen(swarm, console) if console.is_terminal else _run_in_lines(swarm)
     with console.status("drawing the plot"):

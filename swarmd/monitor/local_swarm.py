@@ -50,6 +50,8 @@ class Plan:
     model: str
     settings: tuple[str, ...] = ()
     """Further `section.key=value` settings of every node."""
+    config: Path | None = None
+    """A configuration file of every node."""
 
 
 @dataclass(frozen=True)
@@ -130,20 +132,24 @@ class LocalSwarm:
         for home in homes:
             home.prepare()
         first = Identity.load_or_create(homes[0].identity_key).peer_id
+        places = gpu_environments(plan.nodes, visible_gpus())
         for number, (home, port) in enumerate(zip(homes, ports, strict=True), 1):
             join = ["--join", f"/ip4/127.0.0.1/tcp/{ports[0]}/p2p/{first}"] if number > 1 else []
-            self._nodes.append(_Node(f"node-{number}", home, self._arguments(number, home, port) + join))
+            arguments = self._arguments(number, home, port) + join
+            self._nodes.append(_Node(f"node-{number}", home, arguments, places[number - 1]))
 
     def _arguments(self, number: int, home: Home, port: int) -> list[str]:
         plan = self.plan
         arguments = ["start", "--home", str(home.folder), "--model", plan.model]
         arguments += ["--rounds", str(plan.rounds), "--seed", str(plan.seed)]
         arguments += ["--listen", f"/ip4/127.0.0.1/tcp/{port}"]
+        arguments += ["--config", str(plan.config)] if plan.config else []
         # The nodes share the cores of this machine: one thread each where there are few.
         threads = max(1, (os.cpu_count() or 1) // (2 * plan.nodes))
         own = (f"node.name=node-{number}", f"model.threads={threads}")
-        # Several vLLMs would start for minutes where the small model needs seconds. A setting overrules it.
-        for setting in (*own, "generation.engine=transformers", *plan.settings):
+        # Several vLLMs would start for minutes where the small model needs seconds. A configuration decides.
+        engine = () if plan.config else ("generation.engine=transformers",)
+        for setting in (*own, *engine, *plan.settings):
             arguments += ["--set", setting]
         return arguments
 
@@ -178,7 +184,7 @@ class LocalSwarm:
 class _Node:
     """One node process, and what was last seen of it."""
 
-    def __init__(self, name: str, home: Home, arguments: list[str]) -> None:
+    def __init__(self, name: str, home: Home, arguments: list[str], environment: dict[str, str]) -> None:
         self.name = name
         self.home = home
         self.output_path = home.folder / "output.log"
@@ -188,6 +194,7 @@ class _Node:
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _NODE_PROGRAM, str(os.getpid()), *arguments],
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self.output,
                 stderr=subprocess.STDOUT,
@@ -213,6 +220,26 @@ class _Node:
             file.seek(max(0, self.output_path.stat().st_size - 2000))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
+
+
+def visible_gpus(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
+    """The GPUs that a process started now would see, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(filter(None, named.split(",")))
+    try:
+        return tuple(str(number) for number, _ in enumerate(drivers.iterdir()))
+    except OSError:
+        return ()
+
+
+def gpu_environments(nodes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
+    """What each node has in its environment beside ours: where there are several GPUs, one of its own, or
+    in turn where there are fewer than nodes. A single node has all of them.
+    """
+    if nodes == 1 or len(gpus) < 2:
+        return [{}] * nodes
+    return [{"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} for number in range(nodes)]
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.monitor.control import ControlError, fetch_status
 from swarmd.monitor.history import read_rounds
-from swarmd.monitor.local_swarm import free_ports, next_run_folder
+from swarmd.monitor.local_swarm import free_ports, gpu_environments, next_run_folder, visible_gpus
 from swarmd.paths import Home
 
 pytestmark = pytest.mark.swarm
@@ -66,13 +66,17 @@ def is_gone(pid):
 
 
 def test_nodes_train_share_and_are_summed_up(tmp_path):
+    config = tmp_path / "all.toml"
+    config.write_text("[replay]\nlocal_groups = 3\nexternal_groups = 2\n")
     done = subprocess.run(
-        command(tmp_path, "--nodes", "2", "--rounds", "4"), capture_output=True, text=True, timeout=240
-    )
+        command(tmp_path, "--nodes", "2", "--rounds", "4", "--config", str(config)),
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for n in (1, 2):
         rounds = read_rounds(tmp_path / "run-1" / f"node-{n}" / "history.sqlite")
         assert [r.round for r in rounds] == [1, 2, 3, 4]
+        assert all(r.local_groups + r.external_groups == 5 for r in rounds)
     table = done.stdout[done.stdout.index("groups accepted") :]
     accepted = re.findall(r"by node-\d\s+(·|\d+)\s+(·|\d+)", table)
     assert [row[i] for i, row in enumerate(accepted)] == ["·", "·"]
@@ -116,6 +120,32 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
     assert done.returncode == 2
     assert "--home" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_configuration_file_is_one_line_before_any_node_starts(tmp_path):
+    config = tmp_path / "all.toml"
+    config.write_text("[rollout]\ngroup_size = 0\n")
+    done = subprocess.run(
+        command(tmp_path, "--config", str(config)), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "rollout.group_size" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run-1" / "node-1").exists()
+
+
+def test_nodes_have_the_gpus_in_turn(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus(tmp_path / "no driver") == ()
+    for bus in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / bus).mkdir()
+    gpus = visible_gpus(tmp_path)
+    assert gpus == ("0", "1")
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in gpu_environments(3, gpus)] == ["0", "1", "0"]
+    assert gpu_environments(1, gpus) == [{}]
+    assert gpu_environments(2, ("0",)) == [{}, {}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5,GPU-7")
+    assert visible_gpus(tmp_path) == ("GPU-5", "GPU-7")
 
 
 def test_each_run_gets_a_folder_of_its_own(tmp_path):

@@ -1,0 +1,173 @@
+"""Whether the simulation agrees with real swarms: the same settings, as real nodes on loopback and
+simulated, one swarm for each seed. Questions cannot be the same, since they follow from the nodes' peer
+ids; so the two are compared within the spread over seeds.
+
+Real swarms that are done already are not run again, nor are simulated ones. The result is printed, and
+written to DIR/agreement.json. On two cores eight real nodes take about a minute for ten rounds.
+
+Run: python tests/benchmarks/compare_swarm.py --out DIR [--nodes 8] [--rounds 20] [--seeds 3] [--mix 4/4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from swarmd.monitor.history import read_rounds
+from swarmd.simulate.measures import LEARNING
+from swarmd.simulate.rows import read_rows
+
+SETTINGS = (
+    "training.learning_rate=3e-4",
+    "training.warmup_steps=0",
+    "generation.engine=transformers",
+    "model.device=cpu",
+    "model.threads=1",
+)
+"""Of both. A real node has warm-up otherwise, and may have another engine."""
+REAL_SETTINGS = (
+    "schedule.mode=synchronous",
+    "schedule.eval_every_rounds=0",
+    "schedule.checkpoint_every_rounds=0",
+)
+"""A simulated node samples a batch, trains on it and evaluates beside that, in turn."""
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """One swarm: means over its nodes."""
+
+    own_reward: float
+    """Own reward, unfiltered, mean over rounds."""
+    last_third: float
+    """The same over the last third of the rounds."""
+    external_groups: float
+    """Peers' groups trained on, a round."""
+
+
+def main() -> None:
+    """Run what is missing, then write and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--mix", default="4/4", help="own and external groups of a batch")
+    parser.add_argument("--model", default="tiny")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    real = [_real(arguments, seed) for seed in range(arguments.seeds)]
+    simulated = _simulated(arguments)
+    result = {name: _compare(name, real, simulated) for name in Swarm.__dataclass_fields__}
+    kept = {"real": list(map(asdict, real)), "simulated": list(map(asdict, simulated)), **result}
+    (arguments.out / "agreement.json").write_text(json.dumps(kept, indent=1) + "\n")
+    print(f"{'':<17} {'real':>17} {'simulated':>17}   difference in standard deviations")
+    for name, found in result.items():
+        print(
+            f"{name:<17} {found['real']:>8.4f} ± {found['real_sd']:.4f} "
+            f"{found['simulated']:>8.4f} ± {found['simulated_sd']:.4f}   {found['distance']:+.2f}"
+        )
+
+
+def _real(arguments: argparse.Namespace, seed: int) -> Swarm:
+    """A swarm of real nodes, by their histories."""
+    kept = arguments.out / f"real-{seed}"
+    if not kept.exists():
+        home = arguments.out / "home"
+        shutil.rmtree(home, ignore_errors=True)
+        local, external = arguments.mix.split("/")
+        settings = (
+            *SETTINGS,
+            *REAL_SETTINGS,
+            f"replay.local_groups={local}",
+            f"replay.external_groups={external}",
+        )
+        _run(
+            ["swarm", "local", "--nodes", str(arguments.nodes), "--rounds", str(arguments.rounds)],
+            ["--seed", str(seed), "--home", str(home), "--model", arguments.model],
+            settings,
+        )
+        draft = arguments.out / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        for number, history in enumerate(sorted(home.glob("*/*/history.sqlite"))):
+            shutil.copy2(history, draft / f"{number}.sqlite")
+        shutil.rmtree(home)
+        draft.rename(kept)
+    nodes = [read_rounds(history) for history in sorted(kept.glob("*.sqlite"))]
+    return _swarm(
+        [[round_.own_reward or 0.0 for round_ in node] for node in nodes],
+        [[round_.external_groups for round_ in node] for node in nodes],
+    )
+
+
+def _simulated(arguments: argparse.Namespace) -> list[Swarm]:
+    """As many simulated swarms, by their rows."""
+    folder = arguments.out / "simulated"
+    _run(
+        ["simulate", "--nodes", str(arguments.nodes), "--rounds", str(arguments.rounds)],
+        ["--seeds", str(arguments.seeds), "--arms", arguments.mix, "--model", arguments.model],
+        SETTINGS,
+        ["--eval-every", "0", "--out", str(folder)],
+    )
+    swarms = []
+    for file in sorted((folder / "runs").glob("*.parquet")):
+        rows = [row for row in read_rows(file) if row.round and row.kind in LEARNING]
+        nodes = sorted({row.node for row in rows})
+        swarms.append(
+            _swarm(
+                [[row.own_reward or 0.0 for row in rows if row.node == node] for node in nodes],
+                [[row.groups_external for row in rows if row.node == node] for node in nodes],
+            )
+        )
+    return swarms
+
+
+def _swarm(rewards: Sequence[Sequence[float]], external: Sequence[Sequence[int]]) -> Swarm:
+    thirds = [node[-max(1, len(node) // 3) :] for node in rewards]
+    return Swarm(
+        own_reward=statistics.fmean(map(statistics.fmean, rewards)),
+        last_third=statistics.fmean(map(statistics.fmean, thirds)),
+        external_groups=statistics.fmean(map(statistics.fmean, external)),
+    )
+
+
+def _compare(name: str, real: Sequence[Swarm], simulated: Sequence[Swarm]) -> dict[str, float]:
+    """Means, standard deviations over seeds, and the difference in pooled standard deviations."""
+    mine = [getattr(swarm, name) for swarm in real]
+    theirs = [getattr(swarm, name) for swarm in simulated]
+    real_sd, simulated_sd = (
+        statistics.stdev(values) if len(values) > 1 else 0.0 for values in (mine, theirs)
+    )
+    pooled = math.sqrt((real_sd**2 + simulated_sd**2) / 2)
+    difference = statistics.fmean(theirs) - statistics.fmean(mine)
+    return {
+        "real": statistics.fmean(mine),
+        "real_sd": real_sd,
+        "simulated": statistics.fmean(theirs),
+        "simulated_sd": simulated_sd,
+        "distance": difference / pooled if pooled else 0.0,
+    }
+
+
+def _run(command: list[str], options: list[str], settings: Sequence[str], more: Sequence[str] = ()) -> None:
+    sets = [word for setting in settings for word in ("--set", setting)]
+    subprocess.run(
+        [sys.executable, "-m", "swarmd", *command, *options, *sets, *more],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
