@@ -1,4 +1,4 @@
-"""`swarmd report`: tables and plots of simulated swarms."""
+"""`swarmd report`: tables and plots of simulated swarms, and of real ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["report"]
 def report(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Folders of `swarmd simulate`, or files with their rows."),
+        typer.Argument(
+            metavar="DIR...", help="Folders of `swarmd simulate` or `swarmd swarm local`, or files with rows."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Where to write the report.", show_default=False)
@@ -45,7 +47,7 @@ def report(
         typer.Option("--rows", metavar="FILE", help="Also write all rows into one file.", show_default=False),
     ] = None,
 ) -> None:
-    """Compare the arms of simulated swarms: tables, plots, intervals and tests over seeds."""
+    """Compare the arms of simulated or real swarms: tables, plots, intervals and tests over seeds."""
     files = read_sources(sources)
     runs = runs_of(files)
     written = write_report(runs, planned_pairs(runs, baseline, contrasts or ()), out)

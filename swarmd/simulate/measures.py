@@ -50,8 +50,8 @@ class RunMeasures:
     completion_tokens: float | None
     updates: float
     """Optimizer steps of a node."""
-    own_groups: float
-    """Own groups that a node sampled."""
+    own_groups: float | None
+    """Own groups that a node sampled; None where it was not counted."""
     seconds: float
     """Of computing, all nodes."""
     heldout_auc_by_task: Mapping[str, float]
@@ -85,12 +85,13 @@ def measure(rows: Sequence[Row]) -> RunMeasures:
         oscillation=_mean(spread(curve) for curve in measured),
         own_signal=_share(learning, lambda row: (row.own_groups_with_signal, row.groups_generated)),
         batch_signal=_share(
-            learning, lambda row: (row.groups_with_signal, row.groups_own + row.groups_external)
+            learning,
+            lambda row: (row.groups_with_signal, row.groups_own + row.groups_external),
         ),
         entropy=_mean(row.entropy for row in learning),
         completion_tokens=_mean(row.completion_tokens for row in learning),
         updates=fmean(node[-1].updates for node in each),
-        own_groups=fmean(sum(row.groups_generated for row in node) for node in each),
+        own_groups=fmean(sum(row.groups_generated for row in node) for node in each) or None,
         seconds=sum(row.wall_seconds for row in rows),
         heldout_auc_by_task=_by_task(each, lambda row: row.heldout_by_task, mean_height),
         own_mean_by_task=_by_task(

@@ -13,6 +13,7 @@ from pyarrow import ArrowException
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.simulate.comparison import PRIMARY, SECONDARY, Runs, compare, parse_contrast
 from swarmd.simulate.figures import draw
+from swarmd.simulate.histories import history_rows, runs_with_histories
 from swarmd.simulate.measures import measure
 from swarmd.simulate.rows import Row, read_rows
 from swarmd.simulate.tables import (
@@ -31,19 +32,24 @@ _PAPERS_BASELINE = "8/0"
 
 
 def read_sources(sources: Sequence[Path]) -> list[list[Row]]:
-    """The rows of each file of `sources`: folders that `swarmd simulate` made, or files with rows.
+    """The rows of each run or file of `sources`: folders that `swarmd simulate` or `swarmd swarm local` made,
+    or files with rows.
 
     Raises ConfigError where there are none, SwarmdError for a file that cannot be read.
     """
-    files: list[Path] = []
+    found = []
     for source in sources:
         if not source.exists():
             raise ConfigError(f"{source} does not exist: expected a folder of `swarmd simulate`, or its rows")
-        found = sorted((source / "runs").glob("*.parquet")) if source.is_dir() else [source]
-        if not found:
+        if source.is_file():
+            found.append(_read(source))
+            continue
+        simulated = [_read(file) for file in sorted((source / "runs").glob("*.parquet"))]
+        real = [history_rows(seed, files) for seed, files in runs_with_histories(source).items()]
+        if not simulated and not real:
             raise ConfigError(f"{source} has no finished run: there is nothing in {source / 'runs'}")
-        files += found
-    return [_read(file) for file in files]
+        found += simulated + real
+    return found
 
 
 def runs_of(files: Iterable[Sequence[Row]]) -> Runs:

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from swarmd.monitor.history import read_rounds
-from swarmd.simulate.measures import LEARNING
-from swarmd.simulate.rows import read_rows
+from swarmd.simulate.histories import history_rows, runs_with_histories
+from swarmd.simulate.measures import measure
+from swarmd.simulate.rows import Row, read_rows
 
 SETTINGS = (
     "training.learning_rate=3e-4",
@@ -96,18 +96,9 @@ def _real(arguments: argparse.Namespace, seed: int) -> Swarm:
             ["--seed", str(seed), "--home", str(home), "--model", arguments.model],
             settings,
         )
-        draft = arguments.out / "draft"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        for number, history in enumerate(sorted(home.glob("*/*/history.sqlite"))):
-            shutil.copy2(history, draft / f"{number}.sqlite")
-        shutil.rmtree(home)
-        draft.rename(kept)
-    nodes = [read_rounds(history) for history in sorted(kept.glob("*.sqlite"))]
-    return _swarm(
-        [[round_.own_reward or 0.0 for round_ in node] for node in nodes],
-        [[round_.external_groups for round_ in node] for node in nodes],
-    )
+        home.rename(kept)
+    ((seed_there, histories),) = runs_with_histories(kept).items()
+    return _swarm(history_rows(seed_there, histories))
 
 
 def _simulated(arguments: argparse.Namespace) -> list[Swarm]:
@@ -119,25 +110,17 @@ def _simulated(arguments: argparse.Namespace) -> list[Swarm]:
         SETTINGS,
         ["--eval-every", "0", "--out", str(folder)],
     )
-    swarms = []
-    for file in sorted((folder / "runs").glob("*.parquet")):
-        rows = [row for row in read_rows(file) if row.round and row.kind in LEARNING]
-        nodes = sorted({row.node for row in rows})
-        swarms.append(
-            _swarm(
-                [[row.own_reward or 0.0 for row in rows if row.node == node] for node in nodes],
-                [[row.groups_external for row in rows if row.node == node] for node in nodes],
-            )
-        )
-    return swarms
+    return [_swarm(read_rows(file)) for file in sorted((folder / "runs").glob("*.parquet"))]
 
 
-def _swarm(rewards: Sequence[Sequence[float]], external: Sequence[Sequence[int]]) -> Swarm:
-    thirds = [node[-max(1, len(node) // 3) :] for node in rewards]
+def _swarm(rows: Sequence[Row]) -> Swarm:
+    found = measure(rows)
+    rewards = [reward for _, reward in found.own_curve]
+    external = [row.groups_external for row in rows if row.round]
     return Swarm(
-        own_reward=statistics.fmean(map(statistics.fmean, rewards)),
-        last_third=statistics.fmean(map(statistics.fmean, thirds)),
-        external_groups=statistics.fmean(map(statistics.fmean, external)),
+        own_reward=statistics.fmean(rewards),
+        last_third=statistics.fmean(rewards[-max(1, len(rewards) // 3) :]),
+        external_groups=statistics.fmean(external),
     )
 
 

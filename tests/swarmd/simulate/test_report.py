@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli.app import run_command_line
+from swarmd.monitor.history import History, RoundRecord
+from swarmd.simulate.comparison import SECONDARY
+from swarmd.simulate.report import read_sources, runs_of
 from swarmd.simulate.rows import Row, read_rows, write_rows
 
 MakeRows = Callable[..., list[Row]]
@@ -125,3 +128,35 @@ def test_sources_that_hold_nothing_are_said(tmp_path: Path, capsys: pytest.Captu
         said = capsys.readouterr().err
         assert says in said
         assert said.count("\n") == 1
+
+
+async def test_real_swarms_are_reported_on_by_their_histories(tmp_path: Path) -> None:
+    for run in (1, 2):
+        for node in (1, 2):
+            home = tmp_path / "real" / f"run-{run}" / f"node-{node}"
+            home.mkdir(parents=True)
+            async with History(home / "history.sqlite", max_rounds=100) as history:
+                for number in range(1, 7):
+                    await history.append(
+                        RoundRecord(
+                            round=number,
+                            ended_at=100.0 + number,
+                            policy_version=number,
+                            own_reward=0.1 * run,
+                            eval_reward=0.2 + 0.1 * (number // 3),
+                            local_groups=5,
+                            external_groups=3,
+                            filled_groups=1,
+                            learning_rate=3e-4,
+                            updates=1,
+                        )
+                    )
+    files = read_sources([tmp_path / "real"])
+    assert [len(rows) for rows in files] == [12, 12]
+    assert {(row.arm, row.learning_rate, row.seed) for row in files[1]} == {("4/4", 3e-4, 2)}
+    runs = runs_of(files)
+    assert runs.values("4/4", 3e-4, SECONDARY.value) == pytest.approx({1: 0.6, 2: 1.2})
+    # Evaluated in rounds 1, 3 and 6, and repeated in between.
+    heldout = dict(runs.of("4/4", 3e-4)[1].heldout_curve)
+    assert heldout == pytest.approx({1.0: 0.2, 3.0: 0.3, 6.0: 0.4})
+    assert runs.of("4/4", 3e-4)[1].updates == 6
