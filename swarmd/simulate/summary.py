@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 
 import msgspec
 from pyarrow import ArrowException
 
 from swarmd.errors import SwarmdError
 from swarmd.simulate.experiment import Folder, Recorded
-from swarmd.simulate.rows import Row, read_rows
+from swarmd.simulate.measures import measure
+from swarmd.simulate.rows import read_rows
 
-__all__ = ["Results", "Totals", "heldout_auc", "own_reward_total"]
-
-LEARNING = ("honest", "late")
-"""Kinds of node that measures are about."""
-
-
-def own_reward_total(rows: Iterable[Row]) -> float:
-    """The paper's measure: own reward, unfiltered, summed over rounds; mean over the learning nodes."""
-    totals: defaultdict[int, float] = defaultdict(float)
-    for row in rows:
-        if row.kind in LEARNING:
-            totals[row.node] += row.own_reward or 0.0
-    return fmean(totals.values())
-
-
-def heldout_auc(rows: Iterable[Row]) -> float | None:
-    """Area under the held-out curve over rounds, divided by its width, so that it is a mean reward; mean
-    over the learning nodes. None where nothing was evaluated.
-    """
-    curves: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-    for row in rows:
-        if row.kind in LEARNING and row.heldout_reward is not None:
-            curves[row.node].append((row.round, row.heldout_reward))
-    return fmean(_mean_height(curve) for curve in curves.values()) if curves else None
+__all__ = ["Results", "Totals"]
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -94,22 +69,7 @@ def _totals(path: Path) -> Totals:
         rows = read_rows(path)
     except (OSError, ArrowException) as error:
         raise SwarmdError(f"{path} cannot be read ({error}): remove it to have it made again") from error
-    first = rows[0]
+    found = measure(rows)
     return Totals(
-        first.arm,
-        first.learning_rate,
-        first.seed,
-        own_reward_total(rows),
-        heldout_auc(rows),
-        sum(row.wall_seconds for row in rows),
+        found.arm, found.learning_rate, found.seed, found.own_total, found.heldout_auc, found.seconds
     )
-
-
-def _mean_height(curve: list[tuple[int, float]]) -> float:
-    """By trapezoids. A curve of one point has its height."""
-    curve.sort()
-    width = curve[-1][0] - curve[0][0]
-    if not width:
-        return curve[0][1]
-    area = sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairwise(curve))
-    return area / width
