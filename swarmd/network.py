@@ -19,7 +19,7 @@ from swarmd.config import Config, PeersSection
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.clock_skew import ClockSkew
 from swarmd.gossip.dialer import Backoff
-from swarmd.gossip.door import PeerDoor
+from swarmd.gossip.door import PeerDoor, RequestDoor
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
 from swarmd.gossip.neighbourhood import Neighbourhoods
 from swarmd.gossip.peers import PeerBook, load_known_peers, save_known_peers
@@ -63,8 +63,11 @@ class Network:
         self.neighbourhoods = Neighbourhoods(config.peers.exempt_networks)
         self.clock_skew = ClockSkew()
         self.reputation = Reputation(_settings(config.peers), self.neighbourhoods.of, _steady_clock())
-        self.shares = PeerShares(
-            _share(config.peers), self.neighbourhoods, self.reputation.is_new, time.monotonic
+        self.peers = PeerBook(identity.peer_id, self.reputation)
+        # Requests to the DHT have accounts of their own: a peer that asks much may still publish.
+        self.shares, self._requests = (
+            PeerShares(_share(config.peers), self.neighbourhoods, self.reputation.is_new, time.monotonic)
+            for _ in range(2)
         )
         self.transport = Libp2pTransport(
             Libp2pSettings(
@@ -79,9 +82,13 @@ class Network:
                 failed_starts_seconds=config.workers.failure_window_seconds,
             ),
             record_check(verify),
-            Standing(self.reputation.is_closed, lambda peer_id: not self.reputation.is_new(peer_id)),
+            Standing(
+                is_closed=self.reputation.is_closed,
+                is_known=self.peers.is_known,
+                admits=RequestDoor(self.peers, self._requests).admits,
+                blame=self.peers.note_rejected,
+            ),
         )
-        self.peers = PeerBook(identity.peer_id, self.reputation)
         self._recent = RecentGroups(
             max(1, gossip.catch_up_groups), gossip.catch_up_bytes, self._group_limits.max_age_ms
         )
@@ -152,7 +159,7 @@ class Network:
 
     def renew(self, config: Config) -> None:
         """Take over what can change while the node runs: `config_renewal` has the keys."""
-        self.shares.share = _share(config.peers)
+        self.shares.share = self._requests.share = _share(config.peers)
         self.reputation.settings = _settings(config.peers)
         self.transport.join(config.swarm.join)
 
@@ -192,6 +199,7 @@ class Network:
             gossip.catch_up_bytes,
             gossip.max_message_age_seconds,
             self.peers,
+            self.subscriber.caught_up_from,
         ).run()
         if result.envelopes:
             log.info("caught up: %d groups from %d peers", result.envelopes, result.peers)

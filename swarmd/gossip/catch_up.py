@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +32,13 @@ _PEERS_REMEMBERED = 1024
 _ANSWERS_AT_ONCE = 8
 """Full answers that may be given at once; later ones, to whomever, one each `_PEER_REST_SECONDS`."""
 _FRAMING_BYTES = 64 * 1024
+_NEXT_AFTER_SECONDS = 3.0
+"""A peer that has not answered by then goes on, and another is asked beside it."""
+_LOOK_SECONDS = 0.1
+_MOST_LOOKS = 600
+"""Whether all that a peer gave has been checked."""
+_MOST_OF_ONE_PEER = 0.5
+"""Of what is wanted."""
 
 
 class RecentGroups:
@@ -180,15 +188,20 @@ class CatchUpResult(msgspec.Struct, frozen=True):
 
 
 class CatchUp:
-    """Asks peers, in turn, once each, until enough groups came.
+    """Asks peers, once each, until enough groups came.
+
+    No peer can use it up: what is not valid counts for nothing, what one peer gives for half at most, and
+    one that takes its time is not waited for before the next is asked.
 
     Args:
         transport: to ask over.
         swarm_id: of the swarm.
         subscription: the envelopes are put before the subscriber like gossip of the peer that gave them.
-        max_groups, max_bytes: to ask for in all.
+        max_groups, max_bytes: enough, and the most to ask one peer for.
         max_age_seconds: older groups are not asked for.
-        peers: asked whom to listen to, told what was wrong with whose answer. None: everybody is asked.
+        peers: asked whom to listen to and whom to ask first, told what was wrong with whose answer. None:
+            everybody is asked.
+        valid_from: how many of the groups that a peer gave were valid so far. None: all are.
         request_timeout_seconds: for one peer.
     """
 
@@ -201,6 +214,7 @@ class CatchUp:
         max_bytes: int,
         max_age_seconds: float,
         peers: PeerBook | None = None,
+        valid_from: Callable[[str], int] | None = None,
         request_timeout_seconds: float = 15.0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -212,38 +226,51 @@ class CatchUp:
         self._max_bytes = max_bytes
         self._max_age_ms = int(max_age_seconds * 1000)
         self._peers = peers
+        self._valid_from = valid_from
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
+        self._rng = random.Random()
+        self._part_of: dict[str, float] = {}
+        """Of what is wanted, by who gave it."""
 
-    async def run(self, patience_seconds: float = 120.0, enough_peers: int = 3) -> CatchUpResult:
-        """Ask peers as they connect. Ends when enough groups came, `enough_peers` have answered, or
-        nobody new was found for `patience_seconds`.
+    async def run(self, patience_seconds: float = 120.0, most_peers: int = 16) -> CatchUpResult:
+        """Ask peers as they connect. Ends when enough groups came, `most_peers` were asked, or nobody new
+        was found for `patience_seconds`.
         """
         asked: set[str] = set()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_seconds
-        while loop.time() < deadline and self._wants_more() and self.result.peers < enough_peers:
-            new = [peer_id for peer_id in self._transport.state.connected if self._may_ask(peer_id, asked)]
-            if not new:
-                await asyncio.sleep(0.5)
-                continue
-            peer_id = new[0]
-            asked.add(peer_id)
-            await self._ask(peer_id)
+        async with asyncio.TaskGroup() as asking:
+            while loop.time() < deadline and len(asked) < most_peers and not self._is_enough:
+                peer_id = self._next(asked)
+                if peer_id is None:
+                    await asyncio.sleep(0.5)
+                    continue
+                asked.add(peer_id)
+                task = asking.create_task(self._ask(peer_id))
+                await asyncio.wait([task], timeout=_NEXT_AFTER_SECONDS)
+                deadline = loop.time() + patience_seconds
         return self.result
+
+    @property
+    def _is_enough(self) -> bool:
+        return sum(self._part_of.values()) >= 1.0
+
+    def _next(self, asked: set[str]) -> str | None:
+        """Whom to ask: those in good standing first, and of the others anybody."""
+        new = [peer_id for peer_id in self._transport.state.connected if self._may_ask(peer_id, asked)]
+        known = [peer_id for peer_id in new if self._peers is not None and self._peers.is_known(peer_id)]
+        return self._rng.choice(known or new) if new else None
 
     def _may_ask(self, peer_id: str, asked: set[str]) -> bool:
         return peer_id not in asked and (self._peers is None or self._peers.refusal(peer_id) is None)
-
-    def _wants_more(self) -> bool:
-        return self.result.envelopes < self._max_groups and self.result.bytes < self._max_bytes
 
     async def _ask(self, peer_id: str) -> None:
         request = CatchUpRequest(
             swarm_id=self._swarm_id,
             since_ms=max(0, int(self._wall_clock() * 1000) - self._max_age_ms),
-            max_groups=self._max_groups - self.result.envelopes,
-            max_bytes=self._max_bytes - self.result.bytes,
+            max_groups=self._max_groups,
+            max_bytes=self._max_bytes,
         )
         try:
             data = await self._transport.request(
@@ -268,6 +295,21 @@ class CatchUp:
             self.result.bytes + sum(map(len, envelopes)),
             self.result.peers + 1,
         )
+        await self._weigh(peer_id, envelopes)
+
+    async def _weigh(self, peer_id: str, envelopes: Sequence[bytes]) -> None:
+        """Count what an answer was worth, once it has been looked at."""
+        if not envelopes:
+            return
+        for _ in range(_MOST_LOOKS):
+            if self._valid_from is None or not self._subscription.has(peer_id):
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        valid = len(envelopes) if self._valid_from is None else self._valid_from(peer_id)
+        part = max(
+            valid / self._max_groups, sum(map(len, envelopes)) * valid / len(envelopes) / self._max_bytes
+        )
+        self._part_of[peer_id] = min(_MOST_OF_ONE_PEER, part)
 
 
 def _check_reply(reply: CatchUpReply, request: CatchUpRequest) -> Reason | None:

@@ -290,7 +290,7 @@ class Libp2pTransport:
     async def _set_up(self, life: Life) -> None:
         """Restore on a new p2pd what peers and rooms know us by. A p2pd that fails here is ended."""
         try:
-            life.records = await Records.create(life.daemon, self._record_check, self._standing.is_known)
+            life.records = await Records.create(life.daemon, self._record_check, self._standing)
             await self._look(life.daemon)
             for protocol, handler in self._handlers.items():
                 await libp2p_streams.serve(life.daemon, protocol, handler, self._standing.is_closed)

@@ -43,11 +43,12 @@ if "hivemind" not in sys.modules:
         for _export in _exports:
             setattr(sys.modules["hivemind.utils"], _export, getattr(_module, _export))
 
+from google.protobuf.message import DecodeError as ProtobufError  # noqa: E402
 from hivemind.dht.crypto import DHTRecord, RecordValidatorBase  # noqa: E402
 from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
 from hivemind.dht.storage import DictionaryDHTValue  # noqa: E402
-from hivemind.p2p.p2p_daemon import P2P  # noqa: E402
+from hivemind.p2p.p2p_daemon import P2P, P2PContext  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerID, PeerInfo, StreamInfo  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.p2pclient import Client  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import (  # noqa: E402
@@ -56,9 +57,10 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (  # noqa: E402
     read_pbmsg_safe,
     write_pbmsg,
 )
-from hivemind.proto import p2pd_pb2  # noqa: E402
+from hivemind.proto import dht_pb2, p2pd_pb2  # noqa: E402
 from hivemind.utils.logging import use_hivemind_log_handler  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
+from hivemind.utils.serializer import MSGPackSerializer  # noqa: E402
 from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time  # noqa: E402
 
 __all__ = [
@@ -68,14 +70,18 @@ __all__ = [
     "DHTNode",
     "DHTRecord",
     "DictionaryDHTValue",
+    "MSGPackSerializer",
     "Multiaddr",
+    "P2PContext",
     "P2PDaemonError",
     "P2PHandlerError",
     "PeerID",
     "PeerInfo",
+    "ProtobufError",
     "RecordValidatorBase",
     "StreamInfo",
     "ValueWithExpiration",
+    "dht_pb2",
     "get_dht_time",
     "p2pd_path",
     "p2pd_pb2",

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from swarmd.gossip.libp2p_bindings import (
-    DHTID,
     DHTNode,
     DHTRecord,
     PeerID,
@@ -25,8 +24,9 @@ from swarmd.gossip.libp2p_bindings import (
     get_dht_time,
 )
 from swarmd.gossip.libp2p_daemon import P2PDaemon
+from swarmd.gossip.libp2p_dht import CheckedStub, FlatSerializer, Gate, place
 from swarmd.gossip.record_store import RecordStore, StoreLimits
-from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck
+from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck, Standing
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +48,16 @@ class Records:
         self._peer_id = peer_id
 
     @classmethod
-    async def create(cls, daemon: P2PDaemon, check: RecordCheck, is_known: Callable[[str], bool]) -> Records:
+    async def create(cls, daemon: P2PDaemon, check: RecordCheck, standing: Standing) -> Records:
         """Join the DHT on a running p2pd, knowing nobody yet; see `meet`.
 
-        Records of peers that are `is_known` are held before those of strangers.
+        Records of peers in good standing are held before those of strangers.
         """
         peer_id = str(daemon.peer_id)
+        daemon.gate = Gate(standing.admits, standing.blame)
         node = await DHTNode.create(
             p2p=daemon,
-            node_id=DHTID.generate(source=peer_id),
+            node_id=place(peer_id),
             wait_timeout=_RPC_TIMEOUT_SECONDS,
             # Records are few and renewed; a cache would only serve old ones.
             cache_locally=False,
@@ -68,12 +69,15 @@ class Records:
         )
         # Others may ask a node to store in its cache as well: it is the same store, with the same bounds.
         limits = StoreLimits()
-        store = RecordStore(lambda peer: peer == peer_id or is_known(peer), limits)
-        node.protocol.storage = node.protocol.cache = store
-        validate = node.protocol._validate_dictionary
-        node.protocol._validate_dictionary = lambda key, found: (
+        store = RecordStore(lambda peer: peer == peer_id or standing.is_known(peer), limits)
+        protocol = node.protocol
+        protocol.storage = protocol.cache = store
+        protocol.serializer = FlatSerializer
+        validate, stub = protocol._validate_dictionary, protocol.get_stub
+        protocol._validate_dictionary = lambda key, found: (
             len(found.data) <= limits.records_per_key and validate(key, found)
         )
+        protocol.get_stub = lambda peer: CheckedStub(stub(peer), str(peer), standing.blame)
         return cls(node, peer_id)
 
     def unmet(self, peers: Iterable[str]) -> list[str]:

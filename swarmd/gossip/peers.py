@@ -100,6 +100,10 @@ class PeerBook:
         """Why nothing is taken from this peer now, or None."""
         return self.reputation.refusal(peer_id) if self.reputation else None
 
+    def is_known(self, peer_id: str) -> bool:
+        """Whether a peer has shown that it is honest."""
+        return self.reputation is not None and not self.reputation.is_new(peer_id)
+
     def note_accepted(self, peer_id: str, *, useful: bool) -> None:
         """A group of this author was scored and offered to the buffer. useful: its rewards differ."""
         peer = self._peer(peer_id)

@@ -49,6 +49,7 @@ class RecordStore:
         self._clock = clock
         self._rng = random.Random()
         self._held: dict[DHTID, dict[str, tuple[bytes, float]]] = {}
+        self._next_expiry = float("inf")
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -72,11 +73,11 @@ class RecordStore:
         before = held.get(subkey)
         if expiration_time <= self._clock() or (before is not None and before[1] >= expiration_time):
             return False
-        if before is not None and len(value) <= len(before[0]):
-            held[subkey] = (value, expiration_time)
-            return True
-        if not self._make_room(key, subkey, len(value), before):
+        if (before is None or len(value) > len(before[0])) and not self._make_room(
+            key, subkey, len(value), before
+        ):
             return False
+        self._next_expiry = min(self._next_expiry, expiration_time)
         self._held.setdefault(key, {})[subkey] = (value, expiration_time)
         return True
 
@@ -135,6 +136,9 @@ class RecordStore:
 
     def _expire(self) -> None:
         now = self._clock()
+        # Looked through only when something is due: strangers may ask often.
+        if now < self._next_expiry:
+            return
         for key, owner in [
             (key, owner)
             for key, held in self._held.items()
@@ -142,3 +146,5 @@ class RecordStore:
             if expiration_time <= now
         ]:
             self._drop(key, owner)
+        times = (expires for held in self._held.values() for _, expires in held.values())
+        self._next_expiry = min(times, default=float("inf"))

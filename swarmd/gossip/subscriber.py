@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
@@ -75,6 +76,7 @@ class Subscriber:
         """Messages taken from the subscription."""
         self.opened = 0
         """Groups handed out."""
+        self._caught_up: Counter[str] = Counter()
         self._own_peer_id = own_peer_id
         self._subscription = subscription
         self._verify = verify
@@ -104,12 +106,18 @@ class Subscriber:
             opened = self._open(received)
             # A flood of bad messages must not keep the loop from everything else.
             await asyncio.sleep(0)
+            if received.asked_for and not isinstance(opened, tuple):
+                self._caught_up[received.source] += 1
             if isinstance(opened, OpenedGroup):
                 self.opened += 1
                 return opened
             if opened is not None:
                 self._peers.note_rejected(*opened)
             self._subscription.release(received.source)
+
+    def caught_up_from(self, peer_id: str) -> int:
+        """Groups of a peer's answer to our request that were valid, whether or not they were new."""
+        return self._caught_up[peer_id]
 
     def done(self, opened: OpenedGroup) -> None:
         """The consumer is done with this group: the next one of the same peer may follow."""

@@ -112,6 +112,10 @@ class Subscription:
             del self._out[source]
         self._wake.set()
 
+    def has(self, source: str) -> bool:
+        """Whether messages of this source wait or are in the hands of consumers."""
+        return source in self._queues or self._out[source] > 0
+
     def close(self) -> None:
         """End the iteration after the messages that already wait."""
         self._closed = True

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
+from swarmd_protocol.errors import Reason
 
 from swarmd.errors import NetworkError
 from swarmd.gossip.subscription import Subscription
@@ -89,9 +90,18 @@ class Standing(msgspec.Struct, frozen=True):
     is closed within a second or two."""
     is_known: Callable[[str], bool]
     """In good standing: its records are held before those of strangers."""
+    admits: Callable[[str, int], bool]
+    """(peer id, bytes) -> whether a request of the peer to the DHT is looked at. Counts for the peer."""
+    blame: Callable[[str, Reason], None]
+    """The peer asked or answered what no honest one does."""
 
 
-EQUAL_STANDING = Standing(is_closed=lambda peer_id: False, is_known=lambda peer_id: False)
+EQUAL_STANDING = Standing(
+    is_closed=lambda peer_id: False,
+    is_known=lambda peer_id: False,
+    admits=lambda peer_id, size_bytes: True,
+    blame=lambda peer_id, reason: None,
+)
 
 
 class Transport(Protocol):

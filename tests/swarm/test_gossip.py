@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from swarmd_protocol.envelope import EnvelopeLimits
 from swarmd_protocol.messages import FinishReason, Kind, NodeRecordMessage, TaskReference
@@ -32,7 +33,7 @@ from swarmd.gossip.seen import ReplayWindow
 from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import OpenedGroup, Subscriber
 from swarmd.gossip.subscription import Subscription
-from swarmd.gossip.transport import Standing
+from swarmd.gossip.transport import EQUAL_STANDING
 from swarmd.identity import Identity, verify
 from swarmd.types import Completion, Prompt, RolloutGroup
 
@@ -92,7 +93,7 @@ class Node:
                 redial=Backoff(min_seconds=0.2, max_seconds=1.0),
             ),
             record_check(verify),
-            Standing(lambda peer: self.reputation.is_closed(peer), lambda peer: False),
+            msgspec.structs.replace(EQUAL_STANDING, is_closed=lambda peer: self.reputation.is_closed(peer)),
         )
         places = Neighbourhoods(("127.0.0.0/8",))
         self.reputation = Reputation(ReputationSettings(), places.of, time.time)

@@ -20,6 +20,7 @@ from swarmd_protocol.envelope import EnvelopeLimits, open_envelope
 from swarmd_protocol.messages import CatchUpReply, CatchUpRequest, Kind
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, node_records_key, rollouts_topic
 
+from hostile import dht
 from hostile.forge import BAD, Forger
 from hostile.poison import POISON
 from swarmd.errors import NetworkError
@@ -192,6 +193,32 @@ class Attacks:
             stored += sum(await asyncio.gather(*(store() for _ in range(min(count, 50)))))
             count -= 50
         return stored
+
+    async def call_dht(self, who: str, how: str) -> Any:
+        """A request to the victim's DHT that no honest node makes; whether it was answered."""
+        mallory = self._who[who]
+        name, request = dht.REQUESTS[how](mallory.identity.peer_id)
+        return await dht.call(mallory.daemon, mallory.victim, name, request)
+
+    async def flood_dht(self, who: str, count: int) -> Any:
+        """So many searches of the victim's DHT, one hundred at a time; how many were answered."""
+        mallory = self._who[who]
+        name, request = dht.search(mallory.identity.peer_id)
+        answered = 0
+        for _ in range(0, count, 100):
+            calls = (dht.call(mallory.daemon, mallory.victim, name, request) for _ in range(100))
+            answered += sum(await asyncio.gather(*calls))
+        return answered
+
+    async def answer_dht(self, who: str, how: str) -> Any:
+        """Answer those who search the DHT: badly."""
+        mallory = self._who[who]
+
+        async def answer(data: bytes, caller: PeerID) -> bytes:
+            reply: bytes = dht.ANSWERS[how](mallory.identity.peer_id).SerializeToString()
+            return reply
+
+        mallory.daemon._client.control.unary_handlers["DHTProtocol.rpc_find"] = answer
 
     async def serve_catch_up(self, who: str, how: str) -> Any:
         """Answer those who want to catch up: badly."""

@@ -1,5 +1,7 @@
 import asyncio
+from typing import Any
 
+import pytest
 from swarmd_protocol.codec import decode, encode
 from swarmd_protocol.messages import CatchUpReply, CatchUpRequest
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL
@@ -7,6 +9,7 @@ from swarmd_protocol.topics import CATCH_UP_PROTOCOL
 from swarmd.gossip.catch_up import CatchUp, CatchUpServer, RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
 from swarmd.gossip.peers import PeerBook
+from swarmd.gossip.reputation import Reputation, ReputationSettings
 from swarmd.gossip.subscription import Received, Subscription
 from swarmd.gossip.transport import MAX_REPLY_BYTES
 
@@ -115,12 +118,12 @@ async def test_many_peers_that_ask_at_once_get_no_more_than_a_few_answers_until_
 
 
 async def catch_up(
-    servers: dict[str, RecentGroups], max_groups: int = 100, max_bytes: int = 1_000_000
+    servers: dict[str, RecentGroups], max_groups: int = 100, max_bytes: int = 1_000_000, **others: Any
 ) -> tuple[CatchUp, Subscription]:
     network = InMemoryNetwork()
     joiner = network.transport("joiner")
     inbox = Subscription("topic", 1_000)
-    task = CatchUp(joiner, SWARM, inbox, max_groups, max_bytes, 600, wall_clock=lambda: NOW)
+    task = CatchUp(joiner, SWARM, inbox, max_groups, max_bytes, 600, wall_clock=lambda: NOW, **others)
     async with joiner:
         for peer_id, recent in servers.items():
             member = network.transport(peer_id)
@@ -141,13 +144,60 @@ async def test_a_joiner_gets_what_a_peer_holds_oldest_first() -> None:
 
 
 async def test_a_joiner_asks_several_peers_but_stops_when_it_has_enough() -> None:
-    task, inbox = await catch_up({name: filled(5) for name in "abcde"})
+    task, inbox = await catch_up({name: filled(5) for name in "abcde"}, max_groups=13)
     assert task.result.peers == 3
     assert len(inbox) == 15
-    task, inbox = await catch_up({name: filled(5) for name in "abc"}, max_groups=7)
-    assert len(inbox) == 7
-    task, inbox = await catch_up({name: filled(5) for name in "abc"}, max_bytes=50)
-    assert len(inbox) == 5
+    # However much one peer gives, another is asked as well.
+    for limits in ({"max_groups": 5}, {"max_bytes": 50}):
+        task, inbox = await catch_up({name: filled(5) for name in "abc"}, **limits)
+        assert task.result.peers == 2
+    task, inbox = await catch_up({name: filled(1) for name in map(str, range(20))})
+    assert task.result.peers == 16
+
+
+async def test_what_is_not_valid_counts_for_nothing_and_another_peer_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("swarmd.gossip.catch_up._MOST_LOOKS", 1)
+    servers = {f"junk {number}": filled(5) for number in range(9)} | {"honest": filled(5)}
+    task, _ = await catch_up(servers, max_groups=5, valid_from=lambda peer: 5 * (peer == "honest"))
+    assert task.result.peers == 10
+
+
+async def test_a_peer_that_is_silent_does_not_keep_the_others_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("swarmd.gossip.catch_up._NEXT_AFTER_SECONDS", 0.05)
+    network = InMemoryNetwork()
+    inbox = Subscription("topic", 1_000)
+    async with network.transport("joiner") as joiner, network.transport("honest") as honest:
+        for number in range(8):
+            silent = network.transport(f"silent {number}")
+            await silent.__aenter__()
+
+            async def wait(peer_id: str, data: bytes) -> bytes:
+                return await asyncio.Future()
+
+            silent.serve(CATCH_UP_PROTOCOL, wait)
+        honest.serve(CATCH_UP_PROTOCOL, CatchUpServer(SWARM, filled(3), 10, 1_000).answer)
+        task = CatchUp(joiner, SWARM, inbox, 100, 1_000_000, 600, wall_clock=lambda: NOW)
+        running = asyncio.create_task(task.run(patience_seconds=60))
+        async with asyncio.timeout(10):
+            while not len(inbox):  # noqa: ASYNC110  # a queue without an event for tests
+                await asyncio.sleep(0.05)
+        running.cancel()
+    assert len(inbox) == 3
+
+
+async def test_peers_in_good_standing_are_asked_first() -> None:
+    peers = PeerBook("own", Reputation(ReputationSettings(newcomer_groups=1), lambda peer: None, lambda: NOW))
+    peers.note_accepted("f", useful=True)
+    peers.note_accepted("h", useful=True)
+    servers = {name: filled(5) for name in "abcdefghij"}
+    task, inbox = await catch_up(servers, max_groups=10, peers=peers)
+    assert task.result.peers == 2
+    inbox.close()
+    assert {received.source async for received in inbox} == {"f", "h"}
 
 
 async def test_a_peer_that_answers_nonsense_or_too_much_is_passed_over() -> None:

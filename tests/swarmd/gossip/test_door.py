@@ -1,6 +1,8 @@
 """The door: refusals are booked on whom they belong to, before anything in a message is read."""
 
-from swarmd.gossip.door import PeerDoor
+import pytest
+
+from swarmd.gossip.door import PeerDoor, RequestDoor
 from swarmd.gossip.neighbourhood import Neighbourhoods
 from swarmd.gossip.peers import PeerBook
 from swarmd.gossip.reputation import Reputation, ReputationSettings
@@ -20,6 +22,7 @@ class Setting:
         self.reputation = Reputation(SETTINGS, places.of, lambda: self.now)
         self.peers = PeerBook("own", self.reputation)
         shares = PeerShares(SHARE, places, self.reputation.is_new, lambda: self.now)
+        self.requests = RequestDoor(self.peers, shares)
         self.door = PeerDoor(self.peers, shares, ReplayWindow(600, lambda: self.now))
 
     def rejected(self, peer_id: str) -> dict[str, int]:
@@ -62,3 +65,26 @@ def test_what_had_to_leave_a_full_queue_is_counted_for_its_peer() -> None:
     for _ in range(4):
         subscription.push(Received("a", b"x"))
     assert setting.rejected("a") == {"queue_full": 2}
+
+
+@pytest.mark.parametrize("number", [2**64, 2**8_000_000], ids=["nine bytes", "a megabyte"])
+def test_a_number_that_no_publisher_counts_with_is_counted_for_the_peer_and_not_remembered(
+    number: int,
+) -> None:
+    setting = Setting()
+    assert not setting.door.admits(Received("a", b"x", number))
+    assert setting.rejected("a") == {"malformed": 1}
+    assert setting.door.admits(Received("a", b"x", 1))
+
+
+def test_requests_over_the_share_are_refused_and_a_flood_of_them_closes_the_peer() -> None:
+    setting = Setting()
+    assert sum(setting.requests.admits("a", 1) for _ in range(100)) == 10
+    assert setting.rejected("a") == {"rate_limited": 90}
+    assert setting.requests.admits("b", 1)
+    for _ in range(2_000):
+        setting.requests.admits("a", 1)
+    assert setting.reputation.is_closed("a")
+    setting.now += 10
+    assert not setting.requests.admits("a", 1)
+    assert setting.rejected("a")["banned"] >= 1
