@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["columns", "counts", "printable", "span"]
+__all__ = ["columns", "counts", "printable", "printable_text", "span"]
 
 
 def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> str:
@@ -20,6 +20,11 @@ def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> str:
 def printable(text: str) -> str:
     """The text with every character that does not print replaced by a question mark."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def printable_text(text: str) -> str:
+    """As `printable`, with its lines and tabs as they are."""
+    return "".join(character if character in "\n\t" else printable(character) for character in text)
 
 
 def counts(by_reason: dict[str, int]) -> str:

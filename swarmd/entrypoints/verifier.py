@@ -18,11 +18,14 @@ from swarmd.rewards.messages import (
     INITIALISE,
     REGENERATE,
     SCORE,
+    SHOW,
     RegenerateReply,
     RegenerateRequest,
     ScoreReason,
     ScoreReply,
     ScoreRequest,
+    ShowReply,
+    ShowRequest,
     VerifierReady,
     VerifierSettings,
 )
@@ -82,6 +85,10 @@ class Verifier:
         """Questions of tasks."""
         return self._ready().regenerate(request.references)
 
+    def show(self, request: ShowRequest) -> ShowReply:
+        """One task with a right answer, for a person."""
+        return self._ready().show(request.reference)
+
     def score(self, request: ScoreRequest) -> ScoreReply:
         """Rewards of one group."""
         scorer = self._ready()
@@ -112,6 +119,7 @@ def main() -> None:
             handle(INITIALISE, verifier.initialise),
             handle(REGENERATE, verifier.regenerate),
             handle(SCORE, verifier.score),
+            handle(SHOW, verifier.show),
         ],
     )
 

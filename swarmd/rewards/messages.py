@@ -82,6 +82,24 @@ class ScoreReply(msgspec.Struct, frozen=True):
     verifier did not live to say."""
 
 
+class ShowRequest(msgspec.Struct, frozen=True):
+    """Asks for one task, to be looked at by a person."""
+
+    reference: TaskReference
+
+
+class ShowReply(msgspec.Struct, frozen=True):
+    """A task as it was generated."""
+
+    question: str | None
+    """None: it could not be generated."""
+    answer: str | None
+    """A right one, where the dataset gives one."""
+    reason: str | None = None
+    """A ScoreReason where there is no question."""
+
+
 INITIALISE = Method("initialise", VerifierSettings, VerifierReady)
 REGENERATE = Method("regenerate", RegenerateRequest, RegenerateReply)
 SCORE = Method("score", ScoreRequest, ScoreReply, is_work=True)
+SHOW = Method("show", ShowRequest, ShowReply)

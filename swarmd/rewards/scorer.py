@@ -13,7 +13,15 @@ from typing import Protocol
 
 import msgspec
 
-from swarmd.rewards.messages import RegenerateReply, RegenerateRequest, ScoreReason, ScoreReply, ScoreRequest
+from swarmd.rewards.messages import (
+    RegenerateReply,
+    RegenerateRequest,
+    ScoreReason,
+    ScoreReply,
+    ScoreRequest,
+    ShowReply,
+    ShowRequest,
+)
 from swarmd.types import TaskReference
 
 STRICT_THRESHOLD = 0.99
@@ -22,9 +30,10 @@ MAX_COMPLETION_CHARACTERS = 65_536
 """No scorer is given more. Manifests limit completions further."""
 
 _SCORE = struct.Struct(">d")
-_REGENERATE, _SCORE_GROUP, _WARM_UP = b"R", b"S", b"W"
+_REGENERATE, _SCORE_GROUP, _SHOW, _WARM_UP = b"R", b"S", b"A", b"W"
 # Made here: making them evaluates annotations, which children refuse.
 _REGENERATE_DECODER = msgspec.msgpack.Decoder(RegenerateRequest)
+_SHOW_DECODER = msgspec.msgpack.Decoder(ShowRequest)
 _SCORE_DECODER = msgspec.msgpack.Decoder(ScoreRequest)
 
 
@@ -34,6 +43,10 @@ class RegeneratedTask(Protocol):
     @property
     def question(self) -> str:
         """The question, verbatim."""
+
+    @property
+    def answer(self) -> str | None:
+        """A right answer, where the dataset gives one."""
 
     def score(self, answer: str) -> float:
         """The dataset's score of an answer. May raise anything."""
@@ -71,11 +84,18 @@ class ScoringWork:
         if kind == _REGENERATE:
             references = _REGENERATE_DECODER.decode(body).references
             return lambda i: _text(self._question(references[i]))
+        if kind == _SHOW:
+            return lambda i: self._part(_SHOW_DECODER.decode(body).reference, i)
         return _GroupWork(self._tasks, self._extract_answer, _SCORE_DECODER.decode(body)).item
 
     def _question(self, reference: TaskReference) -> str | None:
         task = self._tasks.task(reference)
         return None if task is None else task.question
+
+    def _part(self, reference: TaskReference, i: int) -> bytes:
+        """Question or answer of a task."""
+        task = self._tasks.task(reference)
+        return _text(None if task is None else (task.question, task.answer)[i])
 
 
 class _GroupWork:
@@ -118,6 +138,15 @@ class Scorer:
         request = _REGENERATE + msgspec.msgpack.encode(RegenerateRequest(tuple(references)))
         results = self._isolation.run(request, len(references))
         return RegenerateReply(tuple(_read_text(result) for result in results))
+
+    def show(self, reference: TaskReference) -> ShowReply:
+        """One task. What its dataset does is a reason in the reply, never an exception."""
+        request = _SHOW + msgspec.msgpack.encode(ShowRequest(reference))
+        question, answer = self._isolation.run(request, 2, alone=True)
+        reason = question if isinstance(question, ScoreReason) else None
+        if reason is ScoreReason.INVALID:
+            reason = ScoreReason.NOT_REGENERATED
+        return ShowReply(_read_text(question), _read_text(answer), reason)
 
     def score(self, reference: TaskReference, completions_G: Sequence[str]) -> ScoreReply:
         """The rewards of one group. Whatever the text does is a reason in the reply, never an exception."""
