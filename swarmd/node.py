@@ -74,7 +74,7 @@ def run_node(
     home.prepare()
     with home.lock():
         model = resolve(config.model.name)
-        manifest = Manifest.load(config.swarm.manifest or model.manifest_hint)
+        manifest = Manifest.chosen(config.swarm.manifest, model.manifest_hint)
         identity = Identity.load_or_create(home.identity_key)
         set_up_log(
             home.log_file,

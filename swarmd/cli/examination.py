@@ -111,7 +111,7 @@ def _model(config: Config) -> Finding:
             return Finding("model", "warning", f"{name} is not on this machine", f"swarmd model fetch {name}")
         model = resolve(name)
         check_folder(model.path)
-        manifest = Manifest.load(config.swarm.manifest or model.manifest_hint)
+        manifest = Manifest.chosen(config.swarm.manifest, model.manifest_hint)
         if has_gpu_driver():
             # To look at a GPU takes longer than a person waits here; `start` does it.
             return Finding("model", "ok", f"{name}, for swarm {manifest.name}")

@@ -42,7 +42,7 @@ def check_before_start(config: Config, home: Home) -> Placement:
     with DownloadProgress() as progress:
         model = resolve(config.model.name, progress.show)
     check_folder(model.path)
-    manifest = manifest or Manifest.load(model.manifest_hint)
+    manifest = manifest or Manifest.built_in(model.manifest_hint)
     _check_against_manifest(config, manifest)
     _check_chat_template(model, manifest)
     placement = plan_for(config, manifest, model.name, read_shape(model.path))

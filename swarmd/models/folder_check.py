@@ -5,6 +5,7 @@ before torch is imported.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from swarmd.errors import ConfigError
 from swarmd.models.weight_files import read_headers, read_object, weight_files
@@ -18,9 +19,18 @@ def check_folder(folder: Path) -> None:
     """Raise ConfigError, in one line, when the files of a model cannot be what their names say."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         if (folder / name).exists():
-            read_object(folder / name)
+            _check_no_code(folder / name, read_object(folder / name))
     for path in weight_files(folder):
         read_headers(path)
+
+
+def _check_no_code(path: Path, values: dict[str, Any]) -> None:
+    """Raise ConfigError for a configuration by which transformers would fetch code, and run it."""
+    parts = (values, *(part for part in values.values() if isinstance(part, dict)))
+    for key, value in (item for part in parts for item in part.items()):
+        # An attention implementation with an owner is a kernel on the hub.
+        if "attn_implementation" in key and "/" in str(value):
+            raise ConfigError(f"{path} asks for code from elsewhere ({key} {value!r:.80}): do not use it")
 
 
 def missing_part(folder: Path) -> str | None:

@@ -5,15 +5,15 @@ What is on disk is used without asking the network; only a model that is not the
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmd.errors import ModelNotFoundError
+from swarmd.errors import ConfigError, ModelNotFoundError
 from swarmd.models.catalogue import CATALOGUE, nearest_names
 from swarmd.models.folder_check import missing_part
+from swarmd.models.weight_files import read_object
 
 if TYPE_CHECKING:
     from swarmd.models.hub import OnProgress
@@ -94,10 +94,9 @@ def _checked_manifest(folder: Path) -> str:
     if missing is not None:
         raise ModelNotFoundError(f"folder {folder} holds no model: it has no {missing}")
     try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelNotFoundError(f"cannot read {folder / 'config.json'}: {error}") from None
-    hint = values.get(MANIFEST_KEY) if isinstance(values, dict) else None
+        hint = read_object(folder / "config.json").get(MANIFEST_KEY)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
     return hint if isinstance(hint, str) else _DEFAULT_MANIFEST
 
 

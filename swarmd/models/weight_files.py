@@ -19,8 +19,13 @@ __all__ = ["INDEX", "SINGLE", "TensorHeader", "indexed_files", "read_headers", "
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _HEADER_LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors format."""
+_LONGEST_HEADER_BYTES = 32_000_000
+"""The format allows 100 MB, which takes gigabytes to parse. A file of ten thousand tensors needs one."""
+_LONGEST_JSON_BYTES = 64_000_000
+"""Twice the largest tokenizer in use."""
+_MOST_DIMENSIONS = 8
+_LEAST_BITS = 4
+"""Of a number in a tensor."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ def indexed_files(index: dict[str, Any], source: str) -> tuple[str, ...]:
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises ConfigError, in one line, when it holds none."""
     try:
+        if path.stat().st_size > _LONGEST_JSON_BYTES:
+            raise ConfigError(f"{path} is larger than {_LONGEST_JSON_BYTES} bytes: do not use it")
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}; get the model anew") from error
@@ -98,7 +105,7 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
             if name == "__metadata__":
                 continue
             start, end = entry["data_offsets"]
-            tensors[name] = TensorHeader(_sizes(entry.get("shape", ())), end - start)
+            tensors[name] = _tensor(entry.get("shape", ()), end - start)
             ends.append(end)
         expected = _HEADER_LENGTH.size + length + max(ends)
     except OSError as error:
@@ -110,8 +117,12 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
     return tensors
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def _tensor(shape: Any, size_bytes: int) -> TensorHeader:
+    """Raises ValueError for a shape that is none, or that needs more than these bytes."""
     sizes = tuple(shape)
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise ValueError(shape)
-    return sizes
+    if len(sizes) > _MOST_DIMENSIONS or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise ValueError("not a shape")
+    tensor = TensorHeader(sizes, size_bytes)
+    if _LEAST_BITS * tensor.count > 8 * size_bytes:
+        raise ValueError("larger than its bytes")
+    return tensor

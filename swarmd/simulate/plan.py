@@ -83,7 +83,7 @@ class SwarmPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model = resolve(config.model.name)
         for node in self.nodes:
             resolve(node.model or config.model.name)
-        return Manifest.load(config.swarm.manifest or model.manifest_hint)
+        return Manifest.chosen(config.swarm.manifest, model.manifest_hint)
 
 
 def config_sections(config: Config) -> Mapping[str, Any]:

@@ -86,18 +86,28 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @staticmethod
     def built_in_names() -> tuple[str, ...]:
         """Names of the manifests that come with swarmd, sorted."""
-        folder = files("swarmd.tasks") / "manifests"
-        return tuple(
-            sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
-        )
+        names = (file.name for file in _BUILT_IN_FOLDER.iterdir())
+        return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+    @staticmethod
+    def built_in(name: str) -> Manifest:
+        """A built-in manifest. Raises ConfigError: whoever named it may not name a file."""
+        if name not in Manifest.built_in_names():
+            raise ConfigError(
+                f"no built-in manifest {name[:80]!r}; there are {', '.join(Manifest.built_in_names())}"
+            )
+        return Manifest.from_toml((_BUILT_IN_FOLDER / f"{name}.toml").read_text())
+
+    @staticmethod
+    def chosen(name_or_path: str | None, hint: str) -> Manifest:
+        """That of the configuration, else the built-in one that the model names. Raises ConfigError."""
+        return Manifest.load(name_or_path) if name_or_path else Manifest.built_in(hint)
 
     @staticmethod
     def load(name_or_path: str) -> Manifest:
         """Reads a built-in manifest by name, or a TOML file. Raises ConfigError."""
         if name_or_path in Manifest.built_in_names():
-            return Manifest.from_toml(
-                (files("swarmd.tasks") / "manifests" / f"{name_or_path}.toml").read_text()
-            )
+            return Manifest.built_in(name_or_path)
         path = Path(name_or_path)
         if not path.is_file():
             hint = nearest(name_or_path, Manifest.built_in_names())

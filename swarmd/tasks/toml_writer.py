@@ -60,5 +60,8 @@ def _inline(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    # A JSON string is a TOML basic string, except that TOML wants DEL escaped too.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+    # A JSON string is a TOML basic string. What does not print is escaped too: a terminal would obey it.
+    return "".join(
+        character if character.isprintable() else f"\\U{ord(character):08X}"
+        for character in json.dumps(text, ensure_ascii=False)
+    )

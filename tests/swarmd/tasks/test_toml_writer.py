@@ -33,3 +33,10 @@ def test_tables_and_arrays_of_tables_get_headers():
 def test_a_value_without_a_toml_form_is_refused():
     with pytest.raises(TypeError, match="NoneType"):
         write_toml({"a": None})
+
+
+def test_no_character_that_a_terminal_would_obey_is_written():
+    text = "\x1b[31m \x9b31m \u202e \x7f \U000e0001 é 語"
+    written = write_toml({"a": text, text: 1})
+    assert written.replace("\n", "").isprintable()
+    assert tomllib.loads(written) == {"a": text, text: 1}
