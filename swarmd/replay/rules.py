@@ -64,7 +64,7 @@ class Draw:
     """What a rule is asked: which of these to take, in order of preference."""
 
     candidates: tuple[Candidate, ...]
-    """All external groups that may be drawn, each author's in the order in which they came."""
+    """All external groups that may be drawn, each author's in the order in which they came. Never none."""
     count: int
     """How many are wanted (J). The first so many of the answer are taken, less what a screen holds back."""
     own: tuple[RolloutGroup, ...]

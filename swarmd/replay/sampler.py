@@ -140,7 +140,9 @@ class Sampler:
             own=self._buffer.waiting(self.pace.local_groups),
             generator=self._generator,
         )
-        return self.share.sort(answer(self._rule, draw), most, self.pace.external_groups)
+        # With nothing to draw there is nothing to ask, and no rule need think of it.
+        chosen = answer(self._rule, draw) if draw.candidates else []
+        return self.share.sort(chosen, most, self.pace.external_groups)
 
     def _most_external(self, policy_version: int, in_flight: Sequence[int]) -> int:
         """How many external groups are wanted in the next batch: J, less where own ones are due."""

@@ -35,7 +35,7 @@ SETTINGS = (
 )
 """Of both. A real node has warm-up otherwise, and may have another engine."""
 REAL_SETTINGS = (
-    "replay.max_policy_lag=1",
+    "schedule.max_ahead=8",
     "schedule.eval_every_rounds=0",
     "schedule.checkpoint_every_rounds=0",
 )

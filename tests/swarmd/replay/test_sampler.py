@@ -175,6 +175,12 @@ def test_a_rule_decides_and_what_it_leaves_out_is_filled_with_own_groups(make_bu
     assert sampler.missing(policy_version=0) == 7
 
 
+def test_a_rule_is_not_asked_where_there_is_nothing_to_draw(make_buffer: MakeBuffer) -> None:
+    batch = Sampler(make_buffer(local=8, external=0), PACE, random.Random(0), rule=newest_task).draw(0)
+    assert batch is not None
+    assert (batch.external, batch.filled) == (0, 4)
+
+
 def test_a_rule_is_told_what_the_node_knows(make_group: Callable[..., RolloutGroup]) -> None:
     seen: list[Draw] = []
 
