@@ -4,6 +4,7 @@ that engine with the model that `make_model` makes of seed 0, once tied and once
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from swarmd.errors import GenerationError, WeightChannelError
 from swarmd.generation.engines import open_engine
 from swarmd.generation.generator import Engine, is_finite
 from swarmd.generation.messages import GeneratorSettings, LoadWeightsRequest, SampleReply, SampleRequest
+from swarmd.models.canary import canary_tokens
 from swarmd.models.tokenization import Tokenizer, encode_prompt, load_tokenizer
 from swarmd.types import FinishReason, Prompt, WeightHandle
 from swarmd.weights.segment import Segment
@@ -156,6 +158,7 @@ def channel(served, make_model, channel_name):
             return model
 
         load.publish = publish
+        load.writer = writer
         load.handle = writer.handle
         yield load
 
@@ -227,6 +230,39 @@ def test_engine_updated_from_a_to_b_equals_a_fresh_b(served, channel, difference
     assert difference(after, PROMPTS, {2: fresh_b}) < TOLERANCE
     fresh_c = channel(3, seed=3)
     assert difference(served.engine.sample(request(seed=7)), PROMPTS, {3: fresh_c}) < TOLERANCE
+
+
+def test_weights_that_are_overwritten_while_they_are_loaded_are_never_sampled_from(
+    served, channel, make_model, difference
+):
+    models = {seed: make_model(tied=served.tied, seed=seed) for seed in (2, 3)}
+    states = {seed: model.state_dict() for seed, model in models.items()}
+    done = threading.Event()
+
+    def train() -> None:
+        version = 4
+        while not done.is_set():
+            channel.writer.publish(version, states[2 + version % 2])
+            version += 1
+
+    channel(4, seed=2)
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        for _ in range(4):
+            version = served.engine.load_weights(LoadWeightsRequest(channel.handle, 4)).version
+    finally:
+        done.set()
+        trainer.join()
+    # Canary and not sampling: that would go on to the newest version.
+    model = models[2 + version % 2]
+    assert served.engine.policy_version == version
+    canary = served.engine.canary()
+    ids_1S = torch.tensor([canary_tokens(load_tokenizer(TINY))])
+    with torch.no_grad():
+        all_SV = torch.log_softmax(model(ids_1S).logits[0, :-1], dim=-1)
+    expected_S = all_SV.gather(-1, ids_1S[0, 1:].unsqueeze(-1)).squeeze(-1)
+    assert (expected_S - torch.tensor(canary.logprobs_T)).abs().max() < TOLERANCE
 
 
 def test_restarted_trainer_that_counts_from_an_older_version_is_followed(served, channel, difference):

@@ -7,7 +7,7 @@ daemon; it knows neither torch nor the engine, only messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from swarmd.errors import WorkerError
@@ -66,13 +66,17 @@ class WeightSource(Protocol):
 
     @property
     def last_read(self) -> tuple[int, int] | None:
-        """Version and checksum of what the last `read` returned; equal ones have the same content."""
+        """Version and checksum of what was lent last; equal ones have the same content."""
 
     def latest(self) -> tuple[int, int] | None:
         """Version and checksum of the newest complete weights, unread; None before the first."""
 
-    def read(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """The newest complete version and its tensors by name."""
+    def lend(self, take: Callable[[Mapping[str, torch.Tensor]], None]) -> int:
+        """Give the newest complete weights to `take`, which copies them, and return their version. `take` may
+        be called twice: what it took last is whole.
+
+        Raises WeightChannelError when nothing was taken, and RuntimeError when half an update was.
+        """
 
     def close(self) -> None:
         """Let go of the channel."""

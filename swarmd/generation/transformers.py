@@ -8,6 +8,7 @@ memory makes batches smaller instead of ending the process.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,6 +139,7 @@ class TransformersEngine:
         Raises:
             WeightChannelError: the channel cannot be read.
             GenerationError: the weights are those of another model.
+            RuntimeError: half an update is loaded; this process is of no more use.
         """
         started = time.monotonic()
         if self._weights is None or self._weights.handle != request.handle:
@@ -145,10 +147,8 @@ class TransformersEngine:
                 self._weights.close()
                 self._weights = None
             self._weights = self._open_weights(request.handle)
-        version, tensors = self._weights.read()
-        replace_weights(self._model, tensors)
-        self.policy_version = version
-        return LoadWeightsReply(version=version, seconds=time.monotonic() - started)
+        self.policy_version = self._weights.lend(partial(replace_weights, self._model))
+        return LoadWeightsReply(version=self.policy_version, seconds=time.monotonic() - started)
 
     @torch.inference_mode()
     def canary(self) -> CanaryReply:

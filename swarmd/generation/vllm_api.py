@@ -4,16 +4,16 @@
 `register` runs in each of them through the entry point `vllm.general_plugins`. It adds swarmd's
 weight channel to vLLM's weight-transfer registry, and ends the process when the generator ends.
 
-An update has two parts. First the worker copies the newest weights out of the channel and compares
-them with what the model needs; a refusal there has changed nothing. Then the model takes all of
-them in one call, between two steps, so that no token is ever sampled from half an update.
+An update is one call of the worker, between two steps: it compares the newest weights of the channel with
+what the model needs, where a refusal has changed nothing, and the model takes all of them. So no token
+is ever sampled from half an update; a worker that is left with one ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,23 +183,24 @@ class VllmServer:
             GenerationError: they do not fit or cannot be read; the old ones stay.
         """
         engine = self._engine
-        await engine.start_weight_update()
-        await engine.update_weights(
-            WeightTransferUpdateRequest(update_info={"kind": handle.kind, "name": handle.name})
-        )
-        version, checksum, refusal = (await engine.collective_rpc("staged_weights"))[0]
-        if refusal:
-            await engine.finish_weight_update()  # With nothing to load: it only ends the attempt.
-            raise GenerationError(refusal)
         is_busy = self._is_busy
         if is_busy:
             # Also drops the cache of what is in flight: it is computed again with the new weights.
             await engine.pause_generation(mode="keep", clear_cache=True)
-        await engine.finish_weight_update(weight_version=str(version))
+        await engine.start_weight_update()
+        await engine.update_weights(
+            WeightTransferUpdateRequest(update_info={"kind": handle.kind, "name": handle.name})
+        )
+        await engine.finish_weight_update()
+        version, checksum, refusal = (await engine.collective_rpc("loaded_weights"))[0]
+        if not refusal:
+            await engine.update_weight_version(str(version))
         if is_busy:
             await engine.resume_generation()
         else:
             await engine.reset_prefix_cache()
+        if refusal:
+            raise GenerationError(refusal)
         return int(version), int(checksum)
 
     async def _add_prompt(
@@ -265,8 +266,8 @@ class WorkerExtension:
         """Start the random numbers anew."""
         torch.manual_seed(seed)
 
-    def staged_weights(self) -> tuple[int, int, str]:
-        """Version and checksum of what was read last, and why it cannot be loaded; empty when it can."""
+    def loaded_weights(self) -> tuple[int, int, str]:
+        """Version and checksum of what was loaded last, and why the last attempt was refused, else empty."""
         engine = self.weight_transfer_engine
         return *engine.published, engine.refusal
 
@@ -314,21 +315,25 @@ class _ChannelEngine(WeightTransferEngine[_InitInfo, _UpdateInfo]):  # type: ign
         self._expected = {name: tuple(shape) for name, shape in init_info.shapes.items()}
         self._tied = init_info.tied
         self._weights: WeightSource | None = None
-        self._staged: dict[str, torch.Tensor] = {}
+        self._handle: WeightHandle | None = None
         self.published = (0, 0)
         self.refusal = ""
 
     def start_weight_update(self) -> None:
-        """Nothing is touched before all of the new weights are here."""
+        """Nothing is touched before the new weights are known to be right."""
 
     def receive_weights(self, update_info: _UpdateInfo) -> None:
-        handle = WeightHandle(kind=update_info.kind, name=update_info.name)
+        self._handle = WeightHandle(kind=update_info.kind, name=update_info.name)
+
+    def finish_weight_update(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
         try:
             if self._weights is None or self._weights.handle != handle:
                 self.shutdown()
                 self._weights = self.open_weights_(handle)
-            _, tensors = self._weights.read()
-            self._staged = fitting_weights(tensors, self._expected, self._tied)
+            self._weights.lend(self._take)
         except SwarmdError as error:
             # Not raised: vLLM would take it for a fault of the worker.
             self.refusal = str(error)
@@ -336,12 +341,10 @@ class _ChannelEngine(WeightTransferEngine[_InitInfo, _UpdateInfo]):  # type: ign
         self.published, self.refusal = self._weights.last_read or (0, 0), ""
 
     @torch.no_grad()
-    def finish_weight_update(self) -> None:
-        staged, self._staged = self._staged, {}
-        if not staged:
-            return
+    def _take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        fitting = fitting_weights(tensors, self._expected, self._tied)
         initialize_layerwise_reload(self.model)
-        self.model.load_weights(iter(staged.items()))
+        self.model.load_weights(iter(fitting.items()))
         finalize_layerwise_reload(self.model, self.model_config)
         if not self._tied or self.device.type != "cpu":
             return

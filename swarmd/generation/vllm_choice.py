@@ -82,12 +82,17 @@ def environment(threads: int, device: str, folder: str) -> dict[str, str]:
         # Names the process whose end is to be theirs, too: see `vllm_api.register`.
         PARENT_VARIABLE: str(os.getpid()),
     }
+    if device == "cpu":
+        # An update asks for each layer's memory anew and gives as much back. Kept by the process, it is not
+        # fetched from the system page by page each time, which took a third of the load.
+        chosen |= {"MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES, "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES}
     if device.startswith("cuda:"):
         chosen["CUDA_VISIBLE_DEVICES"] = _visible_device(int(device.removeprefix("cuda:")))
     return chosen
 
 
 PARENT_VARIABLE = "SWARMD_GENERATOR_PID"
+_KEPT_BYTES = str(1 << 30)
 
 
 def _visible_device(index: int) -> str:

@@ -4,7 +4,7 @@ processes, called directly. Each call holds the event loop, so nodes take turns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,11 @@ class _TrainerWeights:
         """The trainer's version, and 0."""
         return self._trainer.policy_version, 0
 
-    def read(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """The trainer's version and weights now."""
+    def lend(self, take: Callable[[Mapping[str, torch.Tensor]], None]) -> int:
+        """Give the trainer's weights to `take`, and return their version."""
+        take(self._trainer.state().weights)
         self.last_read = self.latest()
-        return self._trainer.policy_version, self._trainer.state().weights
+        return self._trainer.policy_version
 
     def close(self) -> None:
         """Nothing is held."""

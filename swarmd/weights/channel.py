@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +45,7 @@ class Reader(Protocol):
 
     @property
     def last_read(self) -> Published | None:
-        """What the last `read` returned; None before the first."""
+        """What the last `read` or `lend` gave; None before the first."""
 
     def latest(self) -> Published | None:
         """The newest complete weights, unread; None before the first."""
@@ -54,6 +54,13 @@ class Reader(Protocol):
         """The newest complete version and its tensors by name, which nobody else changes.
 
         Raises WeightChannelError.
+        """
+
+    def lend(self, take: Callable[[Mapping[str, torch.Tensor]], None]) -> int:
+        """Give the newest complete weights to `take`, perhaps twice, and return their version. What it took
+        last is whole.
+
+        Raises WeightChannelError, or RuntimeError when `take` is left with half an update.
         """
 
     def close(self) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 
-from swarmd.errors import WeightChannelError
+from swarmd.errors import SwarmdError, WeightChannelError
 from swarmd.types import WeightHandle
-from swarmd.weights.header import Header
+from swarmd.weights.header import Header, Stamp
 from swarmd.weights.layout import Layout, unpack
 from swarmd.weights.medium import Medium
 
@@ -88,6 +88,12 @@ class OpenSlots(ABC):
     def copy_out(self, slot: int) -> tuple[torch.Tensor, int]:
         """A private copy of the slot, flat uint8, and the sum of its 8-byte words modulo 2**64."""
 
+    def in_place(self, slot: int) -> tuple[torch.Tensor, int] | None:
+        """The slot's own bytes, read-only, and the sum of their 8-byte words modulo 2**64; None where they
+        are not in the memory of this process. A writer may change them at any time.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of it."""
         self.medium.close()
@@ -132,7 +138,7 @@ class ChannelReader(ABC):
 
     @property
     def last_read(self) -> Published | None:
-        """What the last `read` returned; None before the first."""
+        """What the last `read` or `lend` gave; None before the first."""
         return self._last_read
 
     def read(self) -> tuple[int, dict[str, torch.Tensor]]:
@@ -157,6 +163,32 @@ class ChannelReader(ABC):
                 raise WeightChannelError("the published weights do not match their checksum")
         raise WeightChannelError("no weights have been published yet")
 
+    def lend(self, take: Callable[[Mapping[str, torch.Tensor]], None]) -> int:
+        """Give the newest complete weights to `take`, which copies them, and return their version.
+
+        Without a copy of its own where the slot is mapped. A writer may begin to overwrite that while
+        `take` is at work: then it is called once more, with a copy. So what it took last is whole when
+        this returns.
+
+        Raises:
+            WeightChannelError: as `read`; nothing has been taken.
+            RuntimeError: half an update has been taken, and no whole one can be.
+        """
+        self._follow_new_writer()
+        is_taken = False
+        if (current := self._slots.header.current()) is not None:
+            is_taken, is_whole = self._lend_in_place(*current, take)
+            if is_whole:
+                return current[1].version
+        try:
+            version, tensors = self.read()
+            take(tensors)
+        except SwarmdError as error:
+            if not is_taken:
+                raise
+            raise RuntimeError(f"half an update was taken, and no whole one can be: {error}") from error
+        return version
+
     def close(self) -> None:
         """Let go of the channel."""
         self._slots.close()
@@ -171,6 +203,25 @@ class ChannelReader(ABC):
     @abstractmethod
     def _open(cls, name: str) -> OpenSlots:
         """Open the channel of this name. Raises WeightChannelError."""
+
+    def _lend_in_place(
+        self, slot: int, stamp: Stamp, take: Callable[[Mapping[str, torch.Tensor]], None]
+    ) -> tuple[bool, bool]:
+        """Whether `take` was called, and whether what it took was whole."""
+        found = self._slots.in_place(slot)
+        if found is None or found[1] != stamp.total:
+            return False, False
+        # A writer marks the slot before it changes a byte of it.
+        try:
+            take(unpack(self._slots.layout, found[0]))
+        except SwarmdError:  # Refused, perhaps only for what was changed meanwhile.
+            if self._slots.header.stamp(slot) == stamp:
+                raise
+            return False, False
+        if self._slots.header.stamp(slot) != stamp:
+            return True, False
+        self._last_read = Published(stamp.version, stamp.total)
+        return True, True
 
     def _follow_new_writer(self) -> None:
         if self._slots.medium.is_current:

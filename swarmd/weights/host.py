@@ -1,12 +1,13 @@
 """A weight channel whose slots are bytes in host memory or on disk: header, slot 0, slot 1.
 
 A version is copied in by the trainer and out by the reader, a megabyte at a time, summed while it is
-in the cache.
+in the cache. Where the medium is mapped, a reader can also use the bytes where they lie.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar, Self
@@ -113,6 +114,16 @@ class _HostSlots(OpenSlots):
             self.medium.read_into(self._slot_offsets[slot] + start, chunk)
             total += _sum(chunk)
         return torch.from_numpy(copied), total % 2**64
+
+    def in_place(self, slot: int) -> tuple[torch.Tensor, int] | None:
+        octets = self.medium.mapped(self._slot_offsets[slot], self.layout.slot_bytes)
+        if octets is None:
+            return None
+        starts = range(0, len(octets), _CHUNK_BYTES)
+        total = sum(_sum(octets[start : start + _CHUNK_BYTES]) for start in starts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors.
+            return torch.from_numpy(octets), total % 2**64
 
 
 def _slot_offsets(medium: Medium, header: Header, layout: Layout) -> tuple[int, int]:

@@ -182,6 +182,10 @@ class Medium(ABC):
     def read_into(self, offset: int, target: Octets) -> None:
         """Fill `target` from `offset` on. Raises WeightChannelError when that is impossible."""
 
+    def mapped(self, offset: int, size_bytes: int) -> Octets | None:
+        """The bytes themselves, read-only for a reader; None where they are not in this process's memory."""
+        return None
+
     def read(self, offset: int, size_bytes: int) -> bytes:
         """A copy of `size_bytes` from `offset` on."""
         target = np.empty(size_bytes, dtype=np.uint8)

@@ -46,6 +46,10 @@ class Segment(Medium):
         """Fill `target` from `offset` on."""
         np.copyto(target, self._octets[offset : offset + len(target)])
 
+    def mapped(self, offset: int, size_bytes: int) -> Octets:
+        """The bytes themselves. Drop what is made of them before closing."""
+        return self._octets[offset : offset + size_bytes]
+
     def close(self) -> None:
         """Unmap; the owner also removes the name. Closing twice is allowed."""
         super().close()

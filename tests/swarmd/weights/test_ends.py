@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from swarmd.errors import WeightChannelError
 from swarmd.types import WeightHandle
 from swarmd.weights import channel, cuda_ipc, ends, file, shared_memory
 from swarmd.weights.channel_file import ChannelFile
+from swarmd.weights.ends import ChannelWriter
 from swarmd.weights.host import HostWriter
 from swarmd.weights.segment import Segment
 
@@ -161,6 +163,16 @@ def test_copy_that_fails_in_the_middle_is_never_read_and_does_not_stop_the_next(
             assert_equal(got, tensors)
 
 
+def spoil(writer: ChannelWriter) -> None:
+    """Change a byte of the current version, as no writer does."""
+    current = writer._header.current()
+    assert current is not None
+    if isinstance(writer, HostWriter):
+        writer._medium.write(writer._slot_offsets[current[0]] + 17, np.array([7], dtype=np.uint8))
+    else:
+        writer._slots[current[0]][17] = 7
+
+
 def assert_whole(version: int, tensors: dict[str, torch.Tensor]) -> None:
     expected = tensors_of(version)
     assert tensors.keys() == expected.keys()
@@ -175,8 +187,109 @@ def test_reader_never_sees_half_an_update_from_a_writer_that_never_pauses(kind: 
         while len(set(versions)) < 30:
             version, tensors = reader.read()
             assert_whole(version, tensors)
-            versions.append(version)
+            taken = Taken()
+            versions += [version, reader.lend(taken)]
+            assert_whole(versions[-1], taken.tensors)
         assert versions == sorted(versions)
+
+
+class Taken:
+    """What a model that copies does when weights are lent to it; something may come in between."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.times = 0
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.is_torn = False
+        self._meanwhile = meanwhile
+
+    def __call__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.times += 1
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        if self.times == 1:
+            self._meanwhile()
+        self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        self.is_torn = any(not torch.equal(self.tensors[name], before[name]) for name in before)
+
+
+def test_lent_weights_are_the_newest_ones(kind: Kind, tensors: dict[str, torch.Tensor]) -> None:
+    taken = Taken()
+    with kind.write(tensors) as writer, kind.read() as reader:
+        with pytest.raises(WeightChannelError, match="no weights have been published"):
+            reader.lend(taken)
+        for version in (1, 2, 5):
+            change(tensors)
+            writer.publish(version, tensors)
+            assert reader.lend(taken) == version
+            assert reader.last_read == reader.latest()
+            assert_equal(taken.tensors, tensors)
+    assert taken.times == 3
+
+
+def test_half_an_update_that_was_lent_is_followed_by_a_whole_one(kind: Kind) -> None:
+    with kind.write(tensors_of(1)) as writer, kind.read() as reader:
+
+        def overtake() -> None:
+            for version in (2, 3):
+                writer.publish(version, tensors_of(version))
+
+        writer.publish(1, tensors_of(1))
+        taken = Taken(overtake)
+        version = reader.lend(taken)
+        assert_whole(version, taken.tensors)
+        assert not taken.is_torn
+        # Only shared memory is lent as it lies there; from the others comes a copy.
+        assert (version, taken.times) == ((3, 2) if kind.name == shared_memory.KIND else (1, 1))
+        assert reader.last_read is not None
+        assert reader.last_read.version == version
+
+
+def test_next_version_alone_does_not_touch_what_is_lent(kind: Kind) -> None:
+    with kind.write(tensors_of(1)) as writer, kind.read() as reader:
+        writer.publish(1, tensors_of(1))
+        taken = Taken(lambda: writer.publish(2, tensors_of(2)))
+        assert reader.lend(taken) == 1
+        assert taken.times == 1
+        assert_whole(1, taken.tensors)
+
+
+@pytest.mark.parametrize("kind", [shared_memory.KIND], indirect=True)
+def test_half_an_update_that_cannot_be_followed_by_a_whole_one_is_an_error_of_its_own(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends, "_READ_DEADLINE_SECONDS", 0.1)
+    with kind.write(tensors_of(1)) as writer, kind.read() as reader:
+
+        def overtake_and_spoil() -> None:
+            for version in (2, 3):
+                writer.publish(version, tensors_of(version))
+            spoil(writer)
+
+        writer.publish(1, tensors_of(1))
+        with pytest.raises(RuntimeError, match=r"half an update was taken.*checksum"):
+            reader.lend(Taken(overtake_and_spoil))
+
+
+def test_refusal_of_what_is_lent_is_told_unless_it_was_overtaken(kind: Kind) -> None:
+    with kind.write(tensors_of(1)) as writer, kind.read() as reader:
+        writer.publish(1, tensors_of(1))
+        seen: list[float] = []
+
+        def refuse(tensors: Mapping[str, torch.Tensor]) -> None:
+            seen.append(float(tensors["t0"][0]))
+            raise WeightChannelError("of another model")
+
+        with pytest.raises(WeightChannelError, match="of another model"):
+            reader.lend(refuse)
+        assert seen == [1.0]
+
+        def refuse_what_is_torn(tensors: Mapping[str, torch.Tensor]) -> None:
+            taken(tensors)
+            if taken.is_torn:
+                raise WeightChannelError("of another model")
+
+        taken = Taken(lambda: [writer.publish(version, tensors_of(version)) for version in (2, 3)] and None)
+        version = reader.lend(refuse_what_is_torn)
+        assert_whole(version, taken.tensors)
 
 
 def test_several_readers_at_once_never_see_half_an_update(kind: Kind) -> None:
@@ -255,14 +368,14 @@ def test_changed_byte_in_the_current_slot_is_noticed(kind: Kind, monkeypatch: py
     tensors = {"a": torch.ones(1000)}
     with kind.write(tensors) as writer:
         writer.publish(1, tensors)
-        current = writer._header.current()
-        assert current is not None
-        if isinstance(writer, HostWriter):
-            writer._medium.write(writer._slot_offsets[current[0]] + 17, np.array([7], dtype=np.uint8))
-        else:
-            writer._slots[current[0]][17] = 7
-        with kind.read() as reader, pytest.raises(WeightChannelError, match="checksum"):
-            reader.read()
+        spoil(writer)
+        taken = Taken()
+        with kind.read() as reader:
+            with pytest.raises(WeightChannelError, match="checksum"):
+                reader.read()
+            with pytest.raises(WeightChannelError, match="checksum"):
+                reader.lend(taken)
+        assert taken.times == 0
 
 
 def test_reader_follows_a_restarted_trainer_once_that_has_published(kind: Kind) -> None:
