@@ -9,7 +9,7 @@ disturb less; the ratios are of both.
 Weights: from the trainer's `publish` until the engine serves the version, against a memcpy of the same
 bytes and vLLM's own `reload_weights` in the same running worker.
 
-Run where vLLM is installed: python tests/benchmarks/bench_vllm.py [--model FOLDER] [--shape 0.5b]
+Run where vLLM is installed: python tests/benchmarks/bench_vllm.py [--model FOLDER | --shape 75mb|0.5b] ...
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -37,18 +37,23 @@ from swarmd.weights.shared_memory import WeightReader, WeightWriter
 
 TINY = Path(swarmd.__file__).parent / "models" / "tiny"
 CACHE_BYTES = 1 << 28
+SHAPES = {"75mb": (8370, 2), "0.5b": (151_936, 24)}
+"""Entries in the vocabulary and layers of a model whose other sizes are those of Qwen2.5-0.5B."""
+_UNCOUNTED = 2
+"""Updates before those that are measured: they map both slots."""
 
 
 def main() -> None:
     """Print tokens a second, seconds of an update, and the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=str(TINY))
-    parser.add_argument("--shape", choices=["tiny", "0.5b"], default="tiny", help="0.5b: random, Qwen2.5's")
+    parser.add_argument("--shape", choices=["tiny", *SHAPES], default="tiny", help="not tiny: random")
     parser.add_argument("--questions", type=int, default=9)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--updates-only", action="store_true", help="no sampling: updates of the weights")
     arguments = parser.parse_args()
     if (reason := why_not(find_vllm())) is not None:
         print(f"not measured: {reason}")
@@ -57,15 +62,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # Read by vLLM when it is imported, in this process and in those it starts.
         os.environ.update(environment(arguments.threads, "cpu", folder))
-        if arguments.shape == "0.5b":
-            arguments.model = _half_billion(Path(folder))
+        dtype = "float32"
+        if arguments.shape in SHAPES:
+            arguments.model = _random_model(arguments.shape, Path(folder))
             dtype = "bfloat16"
-        else:
-            dtype = "float32"
         print(
             f"{arguments.shape}, {arguments.threads} thread(s), {arguments.questions} questions x "
             f"{arguments.group_size}, at most {arguments.new_tokens} new tokens, {dtype}"
         )
+        if arguments.updates_only:
+            opened = _open(arguments, "vllm", dtype)
+            _measure_update(arguments, opened, getattr(torch, dtype))
+            opened.close()
+            return
         engine = _measure_engine(arguments, "vllm", dtype)
         others = {
             "transformers engine": _measure_engine(arguments, "transformers", dtype),
@@ -111,7 +120,20 @@ def _processor_seconds() -> float:
     return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
 
 
-def _measure_engine(arguments: argparse.Namespace, name: str, dtype: str) -> Speed:
+class Spent(NamedTuple):
+    """What an action took."""
+
+    seconds: float
+    processor_seconds: float
+
+
+def _spent(action: Callable[[], object]) -> Spent:
+    processor_began, began = _processor_seconds(), time.perf_counter()
+    action()
+    return Spent(time.perf_counter() - began, _processor_seconds() - processor_began)
+
+
+def _open(arguments: argparse.Namespace, name: str, dtype: str) -> Any:
     settings = GeneratorSettings(
         model_path=arguments.model,
         engine=name,
@@ -124,49 +146,63 @@ def _measure_engine(arguments: argparse.Namespace, name: str, dtype: str) -> Spe
     started = time.perf_counter()
     engine = open_engine(settings, WeightReader.attach)
     print(f"{name} starts in {time.perf_counter() - started:.0f} s")
+    return engine
+
+
+def _measure_engine(arguments: argparse.Namespace, name: str, dtype: str) -> Speed:
+    engine = _open(arguments, name, dtype)
     pace = _Pace(f"{name} engine")
     for number in range(arguments.rounds + 1):
         request = SampleRequest(
             _prompts(arguments.questions, number), arguments.group_size, arguments.new_tokens, 1.0, number
         )
         pace.measure(lambda request=request: engine.sample(request).generated_tokens)
-    speed = pace.report()
     if name == "vllm":
         _measure_update(arguments, engine, getattr(torch, dtype))
     engine.close()
-    return speed
+    return pace.report()
 
 
 def _measure_update(arguments: argparse.Namespace, engine: Any, dtype: torch.dtype) -> None:
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype)
     tensors = model.state_dict()
     targets = [torch.empty_like(parameter) for parameter in model.parameters()]
-    copying, publishing, loading, reloading = [], [], [], []
-    with WeightWriter.create(f"swarmd-bench-{os.getpid()}", tensors) as writer, torch.no_grad():
-        for version in range(1, arguments.rounds + 3):
-            began = time.perf_counter()
-            for target, parameter in zip(targets, model.parameters(), strict=True):
-                target.copy_(parameter)
-            copied = time.perf_counter()
-            writer.publish(version, tensors)
-            published = time.perf_counter()
-            engine.load_weights(LoadWeightsRequest(writer.handle, version))
-            served = time.perf_counter()
-            # vLLM's own method, for which swarmd has no use: it reads the model's file, which is cached.
-            engine._loop.run_until_complete(engine._server._engine.collective_rpc("reload_weights"))
-            reloaded = time.perf_counter()
-            copying.append(copied - began)
-            publishing.append(published - copied)
-            loading.append(served - published)
-            reloading.append(reloaded - served)
-    # The first two map both slots.
-    copy, publish, load, reload = (
-        statistics.median(seconds[2:]) for seconds in (copying, publishing, loading, reloading)
-    )
     size = sum(target.numel() * target.element_size() for target in targets)
-    print(f"{size / 1e6:.1f} MB: memcpy {copy:.4f} s, vLLM's reload {reload:.4f} s")
-    print(f"publish {publish:.4f} s, load {load:.4f} s: published to served {publish + load:.4f} s")
-    print(f"ratio       {(publish + load) / (copy + reload):.2f} to memcpy + reload")
+
+    def copy() -> None:
+        for target, parameter in zip(targets, model.parameters(), strict=True):
+            target.copy_(parameter)
+
+    with WeightWriter.create(f"swarmd-bench-{os.getpid()}", tensors) as writer, torch.no_grad():
+        actions: dict[str, Callable[[int], object]] = {
+            "memcpy": lambda version: copy(),
+            "publish": lambda version: writer.publish(version, tensors),
+            "load": lambda version: engine.load_weights(LoadWeightsRequest(writer.handle, version)),
+            # vLLM's own method, for which swarmd has no use: it reads the model's file, which is cached.
+            "reload": lambda version: engine._loop.run_until_complete(
+                engine._server._engine.collective_rpc("reload_weights")
+            ),
+        }
+        spent: dict[str, list[Spent]] = {name: [] for name in actions}
+        for version in range(1, arguments.rounds + _UNCOUNTED + 1):
+            for name, action in actions.items():
+                spent[name].append(_spent(lambda action=action, version=version: action(version)))
+    print(f"update, {size / 1e6:.1f} MB; the first load takes {spent['load'][0].seconds:.3f} s")
+    counted = {name: times[_UNCOUNTED:] for name, times in spent.items()}
+    for name, times in counted.items():
+        wall, processor = (statistics.median(values) for values in zip(*times, strict=True))
+        print(f"{name:20} {wall:.4f} s, {processor:.3f} processor seconds")
+    for number, clock in enumerate(Spent._fields):
+        sums = {name: [of_round[number] for of_round in times] for name, times in counted.items()}
+        served, compared = (
+            [sum(of_round) for of_round in zip(*(sums[name] for name in names), strict=True)]
+            for names in (("publish", "load"), ("memcpy", "reload"))
+        )
+        rounds = [mine / other for mine, other in zip(served, compared, strict=True) if other]
+        print(
+            f"published to served against memcpy + reload, by {clock}: {sum(served) / sum(compared):.2f} "
+            f"(rounds {min(rounds):.2f} to {max(rounds):.2f})"
+        )
 
 
 def _measure_plain(arguments: argparse.Namespace, dtype: str) -> Speed:
@@ -216,14 +252,15 @@ def _prompts(questions: int, number: int) -> tuple[Prompt, ...]:
     )
 
 
-def _half_billion(folder: Path) -> str:
-    """A random model of Qwen2.5-0.5B's shape, with the bundled tokenizer."""
+def _random_model(shape: str, folder: Path) -> str:
+    """A model of one of `SHAPES`, with the bundled tokenizer."""
+    vocabulary, layers = SHAPES[shape]
     tokenizer = load_tokenizer(TINY)
     config = Qwen2Config(
-        vocab_size=151_936,
+        vocab_size=vocabulary,
         hidden_size=896,
         intermediate_size=4864,
-        num_hidden_layers=24,
+        num_hidden_layers=layers,
         num_attention_heads=14,
         num_key_value_heads=2,
         max_position_embeddings=32_768,

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _compare(kind: str, model: Any, rounds: int, folder: Path, *, is_served: boo
             actions["load"] = lambda: replace_weights(model, tensors)
             actions["served"] = lambda: (
                 opened.writer.publish(1, tensors),
-                replace_weights(model, reader.read()[1]),
+                reader.lend(partial(replace_weights, model)),
             )
         seconds: dict[str, list[float]] = {action: [] for action in actions}
         for _ in range(rounds + WARM_UP):
