@@ -254,7 +254,7 @@ class Reputation:
                 kept = msgspec.json.decode(file.read(_LARGEST_FILE_BYTES), type=_File)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return f"the reputation of peers in {path} cannot be read and begins anew: {error}"
         if kept.format != FORMAT:
             return f"the reputation of peers in {path} has format {kept.format}, not {FORMAT}: it begins anew"

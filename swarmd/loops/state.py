@@ -52,7 +52,7 @@ class SavedState(msgspec.Struct, frozen=True):
                     f"known are formats up to {SAVED_STATE_FORMAT}): go on with the newer one"
                 )
             return msgspec.msgpack.decode(data, type=cls)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(
                 f"the node's state in the newest checkpoint is not understood: {error}"
             ) from error

@@ -115,12 +115,16 @@ def _ask(
     except (FileNotFoundError, ConnectionError) as error:
         raise ControlError(f"no node answers at {control_socket}: it is starting or not running") from error
     except (OSError, http.client.HTTPException) as error:
-        raise ControlError(f"the node at {control_socket} cannot be asked: {error}") from error
+        raise ControlError(f"the node at {control_socket} cannot be asked: {_one_line(error)}") from error
     finally:
         connection.close()
     if response.status != 200:
-        raise ControlError(f"the node refused {route}: {body[:500].decode('utf-8', 'replace').strip()}")
+        raise ControlError(f"the node refused {route}: {_one_line(body[:500].decode('utf-8', 'replace'))}")
     try:
         return msgspec.json.decode(body, type=answer_type)
-    except msgspec.MsgspecError as error:
-        raise ControlError(f"the node's answer to {route} is not understood: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ControlError(f"the node's answer to {route} is not understood: {_one_line(error)}") from error
+
+
+def _one_line(said: object) -> str:
+    return " ".join(str(said).split())

@@ -3,8 +3,14 @@ value or in the one error that its callers expect.
 """
 
 import asyncio
+import contextlib
 import functools
+import http.server
+import json
 import os
+import socketserver
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +20,10 @@ import torch
 from hostile.forge import Forger
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from swarmd_protocol.codec import decode, encode
 from swarmd_protocol.envelope import open_envelope
+from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import (
     CatchUpReply,
     CatchUpRequest,
@@ -26,16 +34,25 @@ from swarmd_protocol.messages import (
 
 from swarmd.errors import CheckpointError, ConfigError, IdentityFileError, WeightChannelError
 from swarmd.gossip.catch_up import CatchUpServer, RecentGroups
-from swarmd.gossip.libp2p_bindings import DHTRecord, get_dht_time
+from swarmd.gossip.libp2p_bindings import DHTRecord, DictionaryDHTValue, dht_pb2, get_dht_time
+from swarmd.gossip.libp2p_dht import FlatSerializer, Gate
 from swarmd.gossip.libp2p_records import _Validator
 from swarmd.gossip.libp2p_streams import _read
 from swarmd.gossip.peers import load_known_peers, save_known_peers
 from swarmd.gossip.records import record_check
+from swarmd.gossip.reputation import Reputation, ReputationSettings, judge
 from swarmd.gossip.transport import KnownPeer, RequestError
 from swarmd.identity import Identity, verify
+from swarmd.loops.state import SavedState
+from swarmd.models.weight_files import read_headers, read_object
+from swarmd.monitor.control import ControlError, fetch_peers, fetch_status
 from swarmd.monitor.status import LastKnown, NodeStatus, PeerStatus, load_last_known, save_last_known
+from swarmd.replay.buffer import SavedGroup
+from swarmd.rewards.messages import ScoreReason
+from swarmd.rewards.records import Record, RecordReader, pack_record
 from swarmd.tasks.manifest import Manifest
 from swarmd.training.checkpoint import Checkpoint, CheckpointCounters, CheckpointStore
+from swarmd.types import Completion, Prompt, RolloutGroup, TaskReference
 from swarmd.weights.shared_memory import WeightReader, WeightWriter
 from swarmd.workers.framing import (
     HEADER,
@@ -113,6 +130,53 @@ def dht_record(data: bytes) -> bool:
     )
 
 
+def records_of_the_dht() -> bytes:
+    records = DictionaryDHTValue()
+    records.store(FORGER.identity.peer_id, RECORD, get_dht_time() + 60)
+    data: bytes = FlatSerializer.dumps(records)
+    return data
+
+
+def from_child(data: bytes) -> list[Record | ScoreReason]:
+    """What a child of the verifier writes before it ends: one record after the other."""
+    read_fd, write_fd = os.pipe()
+    try:
+        os.set_blocking(write_fd, False)
+        # What does not fit into the pipe is not written: the child has been killed by then.
+        os.write(write_fd, data)
+        os.close(write_fd)
+        reader = RecordReader(read_fd)
+        found = [reader.next(time.monotonic() + 10)]
+        while isinstance(found[-1], Record):
+            found.append(reader.next(time.monotonic() + 10))
+        return found
+    finally:
+        os.close(read_fd)
+
+
+GATE = Gate(lambda peer_id, size_bytes: True, lambda peer_id, reason: None)
+SAVED = SavedState(
+    round=3,
+    groups=(
+        SavedGroup(
+            RolloutGroup(
+                group_id="00" * 16,
+                author="peer",
+                is_local=False,
+                task=TaskReference("binary_matrix", "0d" * 32, 1, 1),
+                prompt=Prompt("plain", "1 + 1 = ?"),
+                completions_G=(Completion("2", "stop", logprobs_T=(-0.5,)),),
+                rewards_G=(1.0,),
+                policy_version=1,
+                created_at=1.0,
+                received_at=1.0,
+                size_bytes=100,
+            ),
+            age_seconds=1.0,
+            uses=0,
+        ),
+    ),
+)
 ENVELOPE_LIMITS = MANIFEST.envelope_limits(MANIFEST.group_limits(600, 60))
 RECORD = FORGER.record(("/ip4/1.2.3.4/tcp/1",))
 
@@ -141,6 +205,18 @@ DECODERS = {
         MANIFEST.to_toml().encode(),
         (ConfigError,),
     ),
+    "value of the DHT": Decoder(FlatSerializer.loads, records_of_the_dht(), (ValueError,)),
+    "request to the DHT": Decoder(
+        lambda data: GATE.open(FORGER.identity.peer_id, data, dht_pb2.StoreRequest),
+        dht_pb2.StoreRequest(
+            keys=[bytes(20)], subkeys=[b"s"], values=[RECORD], expiration_time=[1.0], in_cache=[False]
+        ).SerializeToString(),
+        (RequestError,),
+    ),
+    "state in a checkpoint": Decoder(SavedState.decode, SAVED.encode(), (CheckpointError,)),
+    "answer of a scoring child": Decoder(
+        from_child, pack_record(0, b"result") + pack_record(1, ScoreReason.MEMORY)
+    ),
     "frame to the daemon": Decoder(frame_of_worker, pack(Result(1, b"reply")), (FrameError,)),
     "frame to a worker": Decoder(
         lambda data: unpack_to_worker(data[HEADER.size :]), pack(Call(1, "step", b"request")), (FrameError,)
@@ -163,7 +239,17 @@ def test_bytes_of_any_kind_end_in_a_value_or_the_expected_error(name: str) -> No
         ends_well(functools.partial(decoder.read, nested), decoder.raises)
 
 
-@pytest.mark.parametrize("name", ["last known state", "known peers", "identity"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "last known state",
+        "known peers",
+        "identity",
+        "reputation",
+        "weights of a model",
+        "configuration of a model",
+    ],
+)
 def test_a_damaged_file_ends_in_a_value_or_the_expected_error(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     read, raises = FILES[name](path)
@@ -196,6 +282,34 @@ def write_known_peers(path: Path) -> Written:
     return load_known_peers, ()
 
 
+def write_reputation(path: Path) -> Written:
+    kept = Reputation(ReputationSettings(), lambda peer: "1.2.3.0/24", time.time)
+    kept.note_valid(FORGER.identity.peer_id, useful=True)
+    for _ in range(60):
+        kept.note_refused("other", Reason.MALFORMED)
+    kept.save(path)
+
+    def read(path: Path) -> None:
+        found = Reputation(ReputationSettings(), lambda peer: None, time.time)
+        said = found.load(path)
+        assert said is None or "\n" not in said
+        found.is_closed("other")
+        found.view("other")
+        found.note_refused("other", Reason.MALFORMED)
+
+    return read, ()
+
+
+def write_weights(path: Path) -> Written:
+    save_file({"w": torch.ones(3)}, path)
+    return read_headers, (ConfigError,)
+
+
+def write_model_configuration(path: Path) -> Written:
+    path.write_text(json.dumps({"hidden_size": 8, "model_type": "qwen2", "architectures": ["Qwen2"]}))
+    return read_object, (ConfigError,)
+
+
 def write_identity(path: Path) -> Written:
     Identity.create(path)
     return Identity.load, (IdentityFileError,)
@@ -205,6 +319,9 @@ FILES = {
     "last known state": write_last_known,
     "known peers": write_known_peers,
     "identity": write_identity,
+    "reputation": write_reputation,
+    "weights of a model": write_weights,
+    "configuration of a model": write_model_configuration,
 }
 
 
@@ -261,3 +378,48 @@ def test_a_damaged_weight_channel_gives_its_weights_or_one_line() -> None:
         with shared.open("r+b") as file:
             file.write(original)
         read()
+
+
+def test_any_word_on_any_peer_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
+    reputation = Reputation(ReputationSettings(), lambda peer: None, time.time)
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        st.text() | st.just(FORGER.identity.peer_id), st.text() | st.sampled_from(("ban", "allow", "forget"))
+    )
+    def try_words(peer_id: str, word: str) -> None:
+        ends_well(lambda: judge(reputation, tmp_path / "reputation", peer_id, word), (ConfigError,))
+
+    try_words()
+
+
+def test_any_answer_on_the_control_socket_is_understood_or_one_line(tmp_path: Path) -> None:
+    answer = [b""]
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with contextlib.suppress(OSError):  # The client need not read all of it.
+                self.wfile.write(answer[0])
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    class Server(socketserver.ThreadingUnixStreamServer):
+        def get_request(self):
+            request, _ = super().get_request()
+            return request, ("local", 0)
+
+    path = tmp_path / "s"
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+    with Server(str(path), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        @settings(max_examples=60, deadline=None)
+        @given(damaged(whole) | st.binary().map(lambda body: whole[:17] + b"\r\n\r\n" + body))
+        def try_answers(data: bytes) -> None:
+            answer[0] = data
+            ends_well(lambda: fetch_status(path), (ControlError,))
+            ends_well(lambda: fetch_peers(path), (ControlError,))
+
+        try_answers()
+        server.shutdown()

@@ -141,6 +141,11 @@ BAD: Mapping[str, tuple[Make, Reason]] = {
     "held out": (lambda forger: _with_task(forger, seed=1_000, index=7), Reason.HELD_OUT_TASK),
     "held out by index": (lambda forger: _with_task(forger, seed=0, index=7), Reason.HELD_OUT_TASK),
     "negative seed": (lambda forger: _with_task(forger, seed=-7), Reason.MALFORMED),
+    # Each is a million versions ahead of the one before, a second later.
+    "version jump": (
+        lambda forger: forger.envelope(forger.group(policy_version=_now_ms() * 1_000)),
+        Reason.VERSION_JUMP,
+    ),
     "huge version": (lambda forger: forger.envelope(forger.group(policy_version=2**63)), Reason.MALFORMED),
 }
 """Messages that a node refuses, each with the reason."""
