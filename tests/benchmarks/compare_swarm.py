@@ -74,9 +74,10 @@ def main() -> None:
     (arguments.out / "agreement.json").write_text(json.dumps(kept, indent=1) + "\n")
     print(f"{'':<17} {'real':>17} {'simulated':>17}   difference in standard deviations")
     for name, found in result.items():
+        distance = "needs two seeds" if found["distance"] is None else f"{found['distance']:+.2f}"
         print(
             f"{name:<17} {found['real']:>8.4f} ± {found['real_sd']:.4f} "
-            f"{found['simulated']:>8.4f} ± {found['simulated_sd']:.4f}   {found['distance']:+.2f}"
+            f"{found['simulated']:>8.4f} ± {found['simulated_sd']:.4f}   {distance}"
         )
 
 
@@ -126,7 +127,7 @@ def _swarm(rows: Sequence[Row]) -> Swarm:
     )
 
 
-def _compare(name: str, real: Sequence[Swarm], simulated: Sequence[Swarm]) -> dict[str, float]:
+def _compare(name: str, real: Sequence[Swarm], simulated: Sequence[Swarm]) -> dict[str, float | None]:
     """Means, standard deviations over seeds, and the difference in pooled standard deviations."""
     mine = [getattr(swarm, name) for swarm in real]
     theirs = [getattr(swarm, name) for swarm in simulated]
@@ -140,7 +141,7 @@ def _compare(name: str, real: Sequence[Swarm], simulated: Sequence[Swarm]) -> di
         "real_sd": real_sd,
         "simulated": statistics.fmean(theirs),
         "simulated_sd": simulated_sd,
-        "distance": difference / pooled if pooled else math.nan,
+        "distance": difference / pooled if pooled else None,
     }
 
 
