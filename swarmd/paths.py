@@ -224,6 +224,7 @@ def lock_identity(peer_id: str) -> Iterator[None]:
             f"identity {peer_id} is in use by the node with process id {pid}: two nodes may not share a key; "
             f"give this home its own by removing its copy of identity.key"
         ),
+        is_kept=False,
     ):
         yield
 
@@ -253,26 +254,50 @@ def default_home(environment: Mapping[str, str], platform: str = sys.platform) -
 
 
 @contextlib.contextmanager
-def _held_lock(path: Path, in_use: Callable[[int], str]) -> Iterator[None]:
-    """An exclusive lock on a file that holds our process id; `in_use` words the refusal."""
+def _held_lock(path: Path, in_use: Callable[[int], str], *, is_kept: bool = True) -> Iterator[None]:
+    """An exclusive lock on a file that holds our process id; `in_use` words the refusal. A file that is
+    not kept is removed at the end.
+    """
+    descriptor = _locked(path, in_use)
     try:
-        # Not inherited by children: the lock must end with this process, not with an orphan.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise HomeError(f"lock file {path} cannot be opened ({error.strerror or error})") from error
-    try:
-        # Patience: `running_pid` of another command holds a shared lock for an instant.
-        deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-        while not _try_exclusive(descriptor):
-            if time.monotonic() > deadline:
-                raise HomeInUseError(in_use(_pid_in(descriptor)))
-            time.sleep(0.02)
         with contextlib.suppress(OSError):  # On a full disk: the lock holds without our number in it.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
+        if not is_kept:
+            with contextlib.suppress(OSError):
+                path.unlink()
         os.close(descriptor)
+
+
+def _locked(path: Path, in_use: Callable[[int], str]) -> int:
+    """A descriptor of the file, exclusively locked. Raises HomeError, HomeInUseError."""
+    # Patience: `running_pid` of another command holds a shared lock for an instant.
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            # Not inherited by children: the lock must end with this process, not with an orphan.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HomeError(f"lock file {path} cannot be opened ({error.strerror or error})") from error
+        is_ours = _try_exclusive(descriptor)
+        # Its holder may have removed it between our two steps: then it locks nothing.
+        if is_ours and _is_at(path, descriptor):
+            return descriptor
+        pid = _pid_in(descriptor)
+        os.close(descriptor)
+        if not is_ours and time.monotonic() > deadline:
+            raise HomeInUseError(in_use(pid))
+        time.sleep(0.02)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one with this name."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _try_exclusive(descriptor: int) -> bool:

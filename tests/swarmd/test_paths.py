@@ -1,5 +1,6 @@
 """Home layout, the lock of a home, and the lock of an identity, with real processes."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -178,6 +179,42 @@ def test_copied_identity_cannot_run_twice_and_the_refusal_names_it() -> None:
             pass
     with lock_identity(peer_id):
         pass
+
+
+def test_the_lock_of_an_identity_leaves_nothing_and_holds_against_who_opened_it_before() -> None:
+    peer_id = "12D3Koo" + os.urandom(8).hex()
+    file = Path("/tmp") / f"swarmd-{os.getuid()}-identities" / peer_id
+    with lock_identity(peer_id):
+        opened_before = os.open(file, os.O_RDWR)
+    assert not file.exists()
+    with lock_identity(peer_id):
+        # What was removed is no longer the lock, whoever locks it now.
+        fcntl.flock(opened_before, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(HomeInUseError), lock_identity(peer_id):
+            pass
+    os.close(opened_before)
+
+
+def test_many_who_take_turns_at_an_identity_never_hold_it_together(tmp_path: Path) -> None:
+    peer_id = "12D3Koo" + os.urandom(8).hex()
+    script = f"""
+import sys, time
+from pathlib import Path
+from swarmd.errors import HomeInUseError
+from swarmd.paths import lock_identity
+inside, held = Path({str(tmp_path / "inside")!r}), 0
+until = time.monotonic() + 2
+while time.monotonic() < until or not held:
+    try:
+        with lock_identity({peer_id!r}):
+            inside.mkdir()  # Raises when somebody else is inside.
+            inside.rmdir()
+            held += 1
+    except HomeInUseError:
+        pass
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
 
 
 def test_peer_id_cannot_name_a_file_elsewhere() -> None:
