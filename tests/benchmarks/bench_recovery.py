@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from swarmd.monitor.control import ControlError, fetch_peers, fetch_status
-from swarmd.monitor.status import Status
+from swarmd.monitor.status import NodeStatus
 from swarmd.paths import Home
 
 LIMITS = {"p2pd": 10.0, "verifier": 2.0, "trainer": 20.0, "generator": 20.0, "vLLM": 60.0, "shutdown": 15.0}
@@ -64,7 +64,7 @@ class Node:
             )
         self.wait_for(lambda status: status.round >= 1 and is_well(status))
 
-    def wait_for(self, condition: Callable[[Status], bool]) -> Status:
+    def wait_for(self, condition: Callable[[NodeStatus], bool]) -> NodeStatus:
         """The first status that meets the condition."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -200,7 +200,7 @@ def accepted_from(node: Node, peer_id: str) -> int:
     return sum(peer.accepted for peer in peers if peer.peer_id == peer_id)
 
 
-def is_well(status: Status) -> bool:
+def is_well(status: NodeStatus) -> bool:
     """Whether all workers are ready, and the generator has weights."""
     workers = status.workers.values()
     return all(one.state == "ready" for one in workers) and status.weights.served_version is not None
