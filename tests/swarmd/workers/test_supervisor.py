@@ -121,6 +121,16 @@ async def test_a_hung_handler_is_killed_at_its_deadline():
         assert await worker.call(ECHO, Text("again"), 30) == Text("again")
 
 
+async def test_a_pause_of_the_daemon_itself_is_not_blamed_on_the_worker():
+    async with running() as worker:
+        await worker.wait_ready()
+        call = asyncio.create_task(worker.call(SLEEP, Number(0.1), 1.0))
+        await asyncio.sleep(0.05)
+        time.sleep(1.5)  # noqa: ASYNC251 # As if the process had been stopped: the answer is there, unheard.
+        assert await call == Number(0.1)
+        assert worker.restarts == 0
+
+
 async def test_a_refused_call_carries_one_line_and_the_worker_lives_on(tmp_path):
     log = tmp_path / "child.log"
     async with running(log_path=log) as worker:
