@@ -118,9 +118,10 @@ class Network:
     async def __aenter__(self) -> Network:
         """Bring the transport up. Raises NetworkError when p2pd does not start."""
         problem = self.reputation.load(self._home.reputation_file)
-        if problem is not None:
-            log.warning("%s", problem)
-        self.transport.add_known_peers(load_known_peers(self._home.peers_file))
+        known, problem_with_peers = load_known_peers(self._home.peers_file)
+        self.transport.add_known_peers(known)
+        for line in filter(None, (problem, problem_with_peers)):
+            log.warning("%s", line)
         server = CatchUpServer(
             self._manifest.swarm_id,
             self._recent,

@@ -249,7 +249,7 @@ class Node:
         self._console.note_round(record)
         await self._history.append(record)
         every = self._config.schedule.checkpoint_every_rounds
-        if every and done.number % every == 0:
+        if every and done.number % every == 0 and not self._stop.is_set():
             await self._saver.save_or_say(f"after round {done.number}")
 
     def _judge_peer(self, peer_id: str, word: str) -> str:

@@ -163,7 +163,7 @@ class Rooms:
             verifier=self.processes.verifier,
             buffer=self.buffer,
             publisher=self.network.publisher(tokenizer_fingerprint) if self.network else None,
-            seeds=self._random("sampling"),
+            seed_of=self._sampling_seed,
             screens=screens,
         )
 
@@ -196,6 +196,10 @@ class Rooms:
             screens=screens,
             tokenizer_fingerprint=tokenizer_fingerprint if uses_logprobs else None,
         )
+
+    def _sampling_seed(self, position: int) -> int:
+        seed = self.config.node.seed
+        return random.Random(f"{self.peer_id}/{seed}/sampling/{position}").getrandbits(62)
 
     def _random(self, purpose: str) -> random.Random:
         """A generator of this node's own, another one for each purpose and each run."""

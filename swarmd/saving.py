@@ -25,6 +25,7 @@ SLOW_DISK_BYTES_PER_SECOND = 50_000_000.0
 """A disk that writes less is not waited for."""
 STATE_BYTES_PER_PARAMETER = 12
 """Weights and Adam's two moments in float32: what a checkpoint takes, as long as none has been written."""
+SAVE = "save"
 SAVED_GROUP_BYTES = 16_000_000
 """Largest part of the replay buffer in a checkpoint, as the buffer counts: some megabytes when written."""
 
@@ -45,7 +46,7 @@ class Saver:
         self._state = state
         self._buffer = buffer
         self._manifest = manifest
-        self._source: TaskSource | None = None
+        self._is_resumed = False
         self._bytes = 0
 
     @property
@@ -66,9 +67,11 @@ class Saver:
         if saved.swarm_id == self._manifest.swarm_id:
             self._buffer.restore(saved.groups, max(0.0, time.time() - saved.saved_at))
         self._state.round = saved.round
+        self._state.task_position = saved.source_position
         self._state.own_reward_total = saved.own_reward_total
-        self._source = TaskSource(self._manifest, peer_id, seed, saved.source_position)
-        return self._source
+        self._state.eval_reward = saved.eval_reward
+        self._is_resumed = True
+        return TaskSource(self._manifest, peer_id, seed, saved.source_position)
 
     async def save_or_say(self, when: str, trainer_seconds: float = CHECKPOINT_SECONDS) -> None:
         """Write a checkpoint. A failure is told, and does not end the node."""
@@ -83,23 +86,16 @@ class Saver:
         `when` is for people: at the end, after round 20. The deadline is `trainer_seconds` and the time
         of a slow disk.
         """
-        if self._source is None:
+        if not self._is_resumed:
             raise SaveError(f"no checkpoint {when}: the node is still starting, there is nothing new to save")
-        saved = SavedState(
-            round=self._state.round,
-            source_position=self._source.position,
-            own_reward_total=self._state.own_reward_total,
-            swarm_id=self._manifest.swarm_id,
-            saved_at=time.time(),
-            groups=self._buffer.saved(SAVED_GROUP_BYTES),
-        )
-        request = SaveRequest(
-            node_state=saved.encode(), round=self._state.round, eval_reward=self._state.eval_reward
-        )
         deadline_seconds = trainer_seconds + self.disk_seconds
         try:
             async with asyncio.timeout(deadline_seconds):
-                reply = await self._trainer.save(request, deadline_seconds)
+                # Only between two steps are the trainer's weights and the node's books of the same round.
+                await self._state.until(
+                    SAVE, lambda: not self._state.is_stepping, lambda: "the step that is under way"
+                )
+                reply = await self._trainer.save(self._request(), deadline_seconds)
         except WorkerRefusalError as error:
             self.problem = f"no checkpoint {when}: {error}"
             raise SaveError(self.problem) from error
@@ -110,3 +106,17 @@ class Saver:
         self.problem, self._bytes = "", reply.bytes
         log.info("checkpoint %s: %s", when, reply.path)
         return reply.path
+
+    def _request(self) -> SaveRequest:
+        saved = SavedState(
+            round=self._state.round,
+            source_position=self._state.task_position,
+            own_reward_total=self._state.own_reward_total,
+            swarm_id=self._manifest.swarm_id,
+            saved_at=time.time(),
+            groups=self._buffer.saved(SAVED_GROUP_BYTES),
+            eval_reward=self._state.eval_reward,
+        )
+        return SaveRequest(
+            node_state=saved.encode(), round=self._state.round, eval_reward=self._state.eval_reward
+        )

@@ -7,7 +7,6 @@ Peers with addresses are remembered in a file, so that the next run finds them w
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +17,14 @@ import msgspec
 from swarmd_protocol.errors import Reason
 from swarmd_protocol.messages import NodeRecordMessage
 
+from swarmd.gossip.kept_file import replace_file, set_aside
 from swarmd.gossip.reputation import Reputation, ReputationView
 from swarmd.gossip.transport import KnownPeer
 
 _MOST_PEERS = 1024
 _MOST_REMEMBERED = 128
 _LARGEST_FILE_BYTES = 1_000_000
+_FORMAT = 1
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -218,17 +219,33 @@ def save_known_peers(
     for peer_id, addresses in connected.items():
         if peer_id not in remembered and addresses:
             remembered[peer_id] = KnownPeer(peer_id, addresses)
-    newest = tuple(remembered.values())[-_MOST_REMEMBERED:]
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(newest)))
-    os.replace(temporary, path)
+    replace_file(path, _File(_FORMAT, tuple(remembered.values())[-_MOST_REMEMBERED:]))
 
 
-def load_known_peers(path: Path) -> tuple[KnownPeer, ...]:
-    """The remembered peers; none when the file is missing or damaged, for it is only a convenience."""
+def load_known_peers(path: Path) -> tuple[tuple[KnownPeer, ...], str]:
+    """The remembered peers, and what is wrong with the file, in a line.
+
+    A file that is missing or damaged has none: it is only a convenience. One of a newer swarmd is set aside.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE_BYTES)
-        return msgspec.json.decode(data, type=tuple[KnownPeer, ...])[-_MOST_REMEMBERED:]
+        kept = msgspec.json.decode(data, type=_Format | tuple[KnownPeer, ...])
+        if isinstance(kept, tuple):  # As it was before it had a format.
+            return kept[-_MOST_REMEMBERED:], ""
+        if kept.format > _FORMAT:
+            return (), set_aside(path, kept.format, _FORMAT)
+        return msgspec.json.decode(data, type=_File).peers[-_MOST_REMEMBERED:], ""
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()
+        return (), ""
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The form on disk."""
+
+    format: int
+    peers: tuple[KnownPeer, ...]

@@ -14,7 +14,6 @@ operator says (`ban`, `allow`) outweighs all of it. All of it survives a restart
 
 from __future__ import annotations
 
-import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import msgspec
 from swarmd_protocol.errors import Reason, Verdict
 
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.gossip.kept_file import replace_file, set_aside
 from swarmd.gossip.neighbourhood import UNSEEN
 
 FORMAT = 1
@@ -237,27 +237,25 @@ class Reputation:
             (*self._newcomers.values(), *self._members.values(), *self._named.values()),
             dict(self._closed_places),
         )
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(path, kept)
 
     def load(self, path: Path) -> str | None:
         """Take in what was saved. Returns what is wrong with the file, in a line, or None.
 
-        A file that is missing is right. One that is damaged or newer is left out whole.
+        A file that is missing is right. One that is damaged is left out whole; one of a newer swarmd is
+        set aside.
         """
         try:
             with path.open("rb") as file:
-                kept = msgspec.json.decode(file.read(_LARGEST_FILE_BYTES), type=_File)
+                data = file.read(_LARGEST_FILE_BYTES)
+            written_as = msgspec.json.decode(data, type=_Format).format
+            if written_as > FORMAT:
+                return set_aside(path, written_as, FORMAT)
+            kept = msgspec.json.decode(data, type=_File)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return f"the reputation of peers in {path} cannot be read and begins anew: {error}"
-        if kept.format != FORMAT:
-            return f"the reputation of peers in {path} has format {kept.format}, not {FORMAT}: it begins anew"
         latest = self._wall_clock() + self.settings.backoff_max_seconds
         for standing in kept.peers:
             # Written under a clock that was ahead: no pause is longer than the longest.
@@ -346,6 +344,10 @@ def check_peer_id(text: str) -> None:
         raise ConfigError(
             f"{text[:80]!r} is no peer id: one looks like 12D3KooW..., and `swarmd peers` lists them"
         )
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
 
 
 class _File(msgspec.Struct):

@@ -41,9 +41,9 @@ class EvaluateLoop:
     batch_tasks: int = BATCH_TASKS
 
     async def run(self, state: LoopState) -> None:
-        """Evaluate before the first round and then every `every_rounds` rounds."""
+        """Evaluate at once where that was never done, and then every `every_rounds` rounds."""
         asked: tuple[Asked, ...] = ()
-        due_since = state.round
+        due_since = 0 if state.eval_reward is None else state.round + 1
         while True:
             await self._until_due(state, due_since)
             # A generator that has just been started holds the model as it came, not the policy.

@@ -7,8 +7,8 @@ pauses then, and never skips a question because its answer took long.
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmd.errors import WorkerError
@@ -70,7 +70,8 @@ class RolloutLoop:
     buffer: ReplayBuffer
     publisher: Publisher | None
     """None for a node that is alone."""
-    seeds: random.Random
+    seed_of: Callable[[int], int]
+    """Of a sampling call, by the position of its first task: what a stop cut short comes out the same."""
     screens: TextScreens | None = None
     """Told what own completions look like."""
 
@@ -183,7 +184,7 @@ class RolloutLoop:
                 group_size=self.sampling.group_size,
                 max_new_tokens=self.sampling.max_new_tokens,
                 temperature=self.sampling.temperature,
-                seed=self.seeds.getrandbits(62),
+                seed=self.seed_of(questions[0].reference.index if questions else 0),
             )
         )
         state.generated_tokens += reply.generated_tokens
@@ -195,6 +196,8 @@ class RolloutLoop:
             batch = await answered.get()
             groups = await self._rewarded(batch, state)
             del state.in_flight[: len(batch)]
+            if batch:
+                state.task_position = batch[-1].question.reference.index + 1
             await self.hand_on(groups, state)
 
     async def _rewarded(self, batch: list[Answered], state: LoopState) -> list[RolloutGroup]:

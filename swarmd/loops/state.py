@@ -36,6 +36,8 @@ class SavedState(msgspec.Struct, frozen=True):
     """Wall clock, seconds since the Unix epoch."""
     groups: tuple[SavedGroup, ...] = ()
     """Of the replay buffer; learned from again only in the same swarm."""
+    eval_reward: float | None = None
+    """Of the last evaluation."""
 
     def encode(self) -> bytes:
         """As it stands in a checkpoint."""
@@ -104,6 +106,8 @@ class LoopState:
     clock: Clock = field(default_factory=Clock)
     is_stepping: bool = False
     """Whether the trainer is at a step now, which may end in a new version."""
+    task_position: int = 0
+    """Position in the node's task stream up to which all tasks are through: where a checkpoint goes on."""
     in_flight: list[int] = field(default_factory=list)
     """For each own group that is being sampled or scored, oldest first, the version it began with."""
     own_since_round: Means = field(default_factory=Means)

@@ -4,6 +4,7 @@ node's own, of no meaning to any other node. The last arrow of the ring, to the 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from swarmd.loops.state import LoopState
 from swarmd.replay.sampler import Batch, Sampler
 from swarmd.replay.screens import Screen
 from swarmd.training.client import TrainerClient
-from swarmd.training.messages import StepMetrics
+from swarmd.training.messages import StepMetrics, StepReply
 
 TRAIN = "train"
+STEP_GRACE_SECONDS = 8.0
+"""A node that is asked to stop waits so long for a step that is under way."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,30 @@ class TrainLoop:
         state.is_stepping = True
         state.notify()
         stepped = time.monotonic()
+        step = asyncio.ensure_future(
+            self.trainer.step(batch.groups, canary=state.canary.is_due(state.policy_version + 1))
+        )
         try:
-            reply = await self.trainer.step(
-                batch.groups, canary=state.canary.is_due(state.policy_version + 1)
-            )
+            reply = await asyncio.shield(step)
         except WorkerError as error:
             await state.note_failure(TRAIN, error)
             return
+        except asyncio.CancelledError:
+            # The weights that are saved at the end have this step in them: it belongs to a round.
+            await asyncio.wait({step}, timeout=STEP_GRACE_SECONDS)
+            if not step.done():
+                step.cancel()
+            elif step.exception() is None:
+                await self._end_round(state, batch, step.result(), time.monotonic() - stepped, wait_seconds)
+            raise
         finally:
             state.is_stepping = False
+        await self._end_round(state, batch, reply, time.monotonic() - stepped, wait_seconds)
+
+    async def _end_round(
+        self, state: LoopState, batch: Batch, reply: StepReply, step_seconds: float, wait_seconds: float
+    ) -> None:
+        """Book a step that is done."""
         state.problems.pop(TRAIN, None)
         if reply.problem:
             state.problems[TRAIN] = reply.problem
@@ -81,7 +99,6 @@ class TrainLoop:
         state.external_wanted = self.sampler.pace.external_groups
         state.notify()
         self._note_screened(batch, reply.metrics)
-        step_seconds = time.monotonic() - stepped
         await self.on_round(Round(state.round, batch, reply.metrics, step_seconds, wait_seconds))
 
     def _note_screened(self, batch: Batch, metrics: StepMetrics) -> None:

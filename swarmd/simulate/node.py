@@ -287,6 +287,7 @@ class Node:
 
     def _rollout_loop(self) -> RolloutLoop:
         config, manifest = self._config, self._around.manifest
+        seeds = self._random("sampling")
         return RolloutLoop(
             peer_id=self.identity.peer_id,
             manifest=manifest,
@@ -302,7 +303,7 @@ class Node:
             verifier=self._around.verifier,
             buffer=self._buffer,
             publisher=self._publisher() if self.plan.kind in self._around.follows else None,
-            seeds=self._random("sampling"),
+            seed_of=lambda position: seeds.getrandbits(62),
             screens=self._screens,
         )
 

@@ -73,6 +73,10 @@ class _FileRecord(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
 class _Manifest(msgspec.Struct, frozen=True):
     format: int
     files: dict[str, _FileRecord]
@@ -189,12 +193,15 @@ def _write(folder: Path, checkpoint: Checkpoint) -> int:
 def _read(folder: Path) -> Checkpoint:
     """Read and verify. Raises _DamagedError."""
     try:
-        manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=_Manifest)
-        if manifest.format > _FORMAT:
+        data = (folder / _MANIFEST).read_bytes()
+        # The format alone first: the other fields of a newer one may look like anything.
+        written_as = msgspec.json.decode(data, type=_Format).format
+        if written_as > _FORMAT:
             raise CheckpointError(
-                f"{folder} is in format {manifest.format} of a newer swarmd, and this one reads up to "
+                f"{folder} is in format {written_as} of a newer swarmd, and this one reads up to "
                 f"{_FORMAT}: go on with the newer one, or move the folder away"
             )
+        manifest = msgspec.json.decode(data, type=_Manifest)
         for name in _FILES:
             if name not in manifest.files:
                 raise _DamagedError(f"{name} is not in its manifest")

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from swarmd.errors import TrainingError
+from swarmd.models.weight_files import weight_files
 
 __all__ = ["model_digest"]
 
@@ -13,13 +14,15 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def model_digest(folder: str | Path) -> str:
-    """Hex SHA-256 over the weight files of a model folder: names, sizes, first and last MiB of each.
+    """Hex SHA-256 over the files that the model's weights are in: names, sizes, first and last MiB of each.
+    Other safetensors files of the folder do not count.
 
-    Large models would take seconds to read whole. Raises TrainingError when there are no weights.
+    Large models would take seconds to read whole. Raises TrainingError when there are no weights, and
+    ConfigError when some are missing.
     """
     digest = hashlib.sha256()
     try:
-        files = sorted(Path(folder).glob("*.safetensors"))
+        files = sorted(weight_files(Path(folder)))
         if not files:
             raise TrainingError(f"there are no safetensors weights in {folder}")
         for path in files:

@@ -279,7 +279,7 @@ def write_last_known(path: Path) -> Written:
 
 def write_known_peers(path: Path) -> Written:
     save_known_peers(path, [KnownPeer(FORGER.identity.peer_id, ("/ip4/1.2.3.4/tcp/1",))], {})
-    return load_known_peers, ()
+    return load_known_peers, ((), "")
 
 
 def write_reputation(path: Path) -> Written:

@@ -13,8 +13,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from swarmd_protocol.envelope import EnvelopeLimits
-from swarmd_protocol.messages import FinishReason, Kind, NodeRecordMessage, TaskReference
+from swarmd_protocol.envelope import SIGNATURE_DOMAIN, EnvelopeLimits
+from swarmd_protocol.messages import (
+    PROTOCOL_VERSION,
+    CompletionMessage,
+    FinishReason,
+    Kind,
+    NodeRecordMessage,
+    RolloutGroupMessage,
+    TaskReference,
+)
 from swarmd_protocol.topics import CATCH_UP_PROTOCOL, rollouts_topic
 from swarmd_protocol.validation import GroupLimits
 
@@ -306,7 +314,7 @@ async def test_peers_of_the_last_run_are_found_without_the_bootstrap_peer(folder
             await until(lambda: any(view.addresses for view in b.peers.views(())))
             save_known_peers(remembered, b.peers.known_peers(), b.transport.state.connected)
         again = Node(folder, "b")
-        again.transport.add_known_peers(load_known_peers(remembered))
+        again.transport.add_known_peers(load_known_peers(remembered)[0])
         async with again.running():
             await until(lambda: again.is_connected_to(a))
             await until_heard(again, a)
@@ -372,3 +380,67 @@ async def test_a_banned_peer_is_put_out_and_not_heard_through_others_until_it_is
             a.reputation.say(b.peer_id, "allowed")
             await until_heard(b, a)
             await until(lambda: a.is_connected_to(b))
+
+
+class NewerBody(msgspec.Struct, frozen=True):
+    """An envelope's body as a later minor version may write it: one field more."""
+
+    version: int
+    kind: str
+    swarm_id: str
+    author: bytes
+    created_ms: int
+    payload: bytes
+    urgency: dict[str, int]
+
+
+def newer_envelope(node: Node, group_id: bytes, **changes: object) -> bytes:
+    """What a newer swarmd would publish: fields that this one does not know, in body and message."""
+    message = msgspec.to_builtins(
+        RolloutGroupMessage(
+            group_id=group_id,
+            task=TaskReference("arc", "d1", 1_000, 0),
+            completions=(
+                CompletionMessage("a", FinishReason.STOP),
+                CompletionMessage("b", FinishReason.LENGTH),
+            ),
+            policy_version=1,
+            model="tiny",
+            created_ms=int(time.time() * 1000),
+        ),
+        builtin_types=(bytes,),
+    )
+    message |= {"mood": [1, {"deep": None}]}
+    message["completions"][0]["tokens"] = 3
+    body = NewerBody(
+        version=PROTOCOL_VERSION,
+        kind=Kind.ROLLOUT_GROUP,
+        swarm_id=SWARM,
+        author=node.identity.public_key,
+        created_ms=int(time.time() * 1000),
+        payload=msgspec.msgpack.encode(message),
+        urgency={"level": 1},
+    )
+    encoded = msgspec.msgpack.encode(msgspec.structs.replace(body, **changes))
+    return msgspec.msgpack.encode((encoded, node.identity.sign(SIGNATURE_DOMAIN + encoded)))
+
+
+async def test_newer_and_older_nodes_share_a_swarm_and_ignore_what_they_do_not_know(folder: Path) -> None:
+    async with Node(folder, "new").running() as new:
+        async with Node(folder, "old", join=new.addresses).running() as old:
+            await until_heard(new, old)
+            ids: set[str] = set()
+            novel = {"unsupported_version", "unknown_kind"}
+            async with asyncio.timeout(30):
+                while not (ids & old.heard(new) and old.rejected(new).keys() == novel):
+                    ids.add((known := secrets.token_bytes(16)).hex())
+                    for envelope in (
+                        newer_envelope(new, secrets.token_bytes(16), version=PROTOCOL_VERSION + 1),
+                        newer_envelope(new, secrets.token_bytes(16), kind="poem"),
+                        newer_envelope(new, known),
+                    ):
+                        await new.transport.publish(rollouts_topic(SWARM), envelope)
+                    await asyncio.sleep(0.3)
+            assert old.reputation.view(new.peer_id).score >= 0  # Nobody's fault.
+            await until_heard(new, old)
+            await until_heard(old, new)

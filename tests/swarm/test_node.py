@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -58,34 +57,6 @@ def test_a_synchronous_node_alternates_and_shows_how_long_its_workers_wait(make_
     status = node.ask("status")
     assert status["groups_per_minute"] > 0
     assert 0 < status["workers"]["trainer"]["idle_share"] < 1
-
-
-def test_sigterm_saves_and_the_next_start_goes_on_from_there(
-    make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
-) -> None:
-    node = make_node("home", "--isolated").start()
-    running = node.wait_for_round(2)
-    children = node.children()
-    assert len(children) >= 3
-    code, seconds = node.stop()
-    assert code == 0
-    assert seconds < 15
-    assert gone(children)
-    stopped = node.ask("status")
-    assert stopped["state"] == "stopped"
-    assert stopped["round"] >= running["round"]
-
-    node.arguments = ["--isolated", "--rounds", str(stopped["round"] + 2)]
-    node.start()
-    assert node.process.wait(timeout=180) == 0
-    assert f"at round {stopped['round']}" in node.printed()
-    again = node.ask("status")
-    assert again["peer_id"] == running["peer_id"]
-    assert again["round"] == stopped["round"] + 2
-    assert again["policy_version"] >= stopped["policy_version"]
-    with sqlite3.connect(node.home / "history.sqlite") as history:
-        rounds = [row[0] for row in history.execute("SELECT round FROM rounds ORDER BY round")]
-    assert rounds == list(range(1, again["round"] + 1))
 
 
 def test_sigkill_takes_all_processes_along_and_the_next_start_works(

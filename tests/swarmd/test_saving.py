@@ -1,5 +1,6 @@
 """What a node keeps over its ends, with a trainer that keeps it in memory."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -49,11 +50,13 @@ def ready(node_state: bytes | None) -> Any:
 
 
 async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup) -> None:
-    trainer, state = Trainer(), LoopState(round=7, own_reward_total=3.5, eval_reward=0.25)
+    trainer, state = Trainer(), LoopState()
     saver, buffer = make_saver(trainer, state)
     source = saver.resume(ready(None), "peer", 0)
     state.round = 7
     source.draw(5)
+    state.task_position = 3
+    state.own_reward_total, state.eval_reward = 3.5, 0.25
     buffer.add_external(make_group(1, "a"))
     assert await saver.save("as asked") == "checkpoints/checkpoint-1"
     assert (trainer.request.round, trainer.request.eval_reward) == (7, 0.25)
@@ -61,9 +64,28 @@ async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup)
     later = LoopState()
     after, its_buffer = make_saver(trainer, later)
     its_source = after.resume(ready(trainer.request.node_state), "peer", 0)
-    assert later.round == 7
+    assert (later.round, later.own_reward_total, later.eval_reward) == (7, 3.5, 0.25)
+    # The two tasks that were drawn and not through are drawn again.
+    assert (later.task_position, its_source.position) == (3, 3)
+    its_source.draw(2)
     assert its_source.draw(3) == source.draw(3)
     assert [group.author for group in its_buffer.drawable()] == ["a"]
+
+
+async def test_a_checkpoint_waits_for_the_step_that_is_under_way() -> None:
+    trainer, state = Trainer(), LoopState()
+    saver, _ = make_saver(trainer, state)
+    saver.resume(ready(None), "peer", 0)
+    state.is_stepping = True
+    saving = asyncio.create_task(saver.save("as asked"))
+    await asyncio.sleep(0.05)
+    assert not saving.done()
+    state.is_stepping = False
+    state.close_round()
+    state.notify()
+    async with asyncio.timeout(5):
+        await saving
+    assert trainer.request.round == 1
 
 
 async def test_groups_of_another_swarm_are_not_learned_from(make_group: MakeGroup) -> None:

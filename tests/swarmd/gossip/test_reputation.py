@@ -171,7 +171,7 @@ def test_a_damaged_file_is_told_and_left_out(tmp_path: Path, damage: bytes) -> N
 def test_a_newer_file_is_told_and_left_out(tmp_path: Path) -> None:
     path = tmp_path / "reputation.json"
     path.write_bytes(b'{"format":2,"peers":[],"neighbourhoods":{}}')
-    assert "has format 2, not 1" in str(Setting().reputation.load(path))
+    assert "in format 2 of a newer swarmd" in str(Setting().reputation.load(path))
     assert Setting().reputation.load(tmp_path / "missing.json") is None
 
 

@@ -88,14 +88,29 @@ async def test_how_often_may_change_while_it_runs() -> None:
     state.notify()
     await asyncio.sleep(0.05)
     assert verifier.asked == []
-    loop.every_rounds = 3
+    loop.every_rounds = 10
     state.notify()
-    await asyncio.sleep(0.05)
-    assert verifier.asked == []  # Round 5 is none of them; 6 is.
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.evaluations == 1, str)
+    loop.every_rounds = 3
     state.close_round()
     state.notify()
     async with asyncio.timeout(5):
-        await state.until("test", lambda: state.eval_reward is not None, str)
+        await state.until("test", lambda: state.evaluations == 2, str)
+    task.cancel()
+
+
+async def test_a_node_that_goes_on_evaluates_when_it_is_due() -> None:
+    state, verifier, generator = LoopState(served_version=0), FakeVerifier(), FakeGenerator()
+    state.round, state.eval_reward = 10, 0.5  # Saved after the evaluation of round 10.
+    task = asyncio.create_task(make_loop(verifier, generator).run(state))
+    await asyncio.sleep(0.05)
+    assert verifier.asked == []
+    for _ in range(10):
+        state.close_round()
+    state.notify()
+    async with asyncio.timeout(5):
+        await state.until("test", lambda: state.eval_reward == 6 / 18, str)
     task.cancel()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -106,7 +105,7 @@ class Rig:
             verifier=self.verifier,  # type: ignore[arg-type]
             buffer=self.buffer,
             publisher=publisher,  # type: ignore[arg-type]
-            seeds=random.Random(0),
+            seed_of=lambda position: position,
         )
 
     async def run_until_paused(self) -> None:

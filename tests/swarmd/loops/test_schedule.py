@@ -114,7 +114,7 @@ async def run(workers: FakeWorkers, pace: Pace, rounds: int) -> ReplayBuffer:
         verifier=workers,  # type: ignore[arg-type]
         buffer=buffer,
         publisher=None,
-        seeds=random.Random(0),
+        seed_of=lambda position: position,
     )
     train = TrainLoop(Sampler(buffer, pace, random.Random(0)), workers, rounds, on_round)  # type: ignore[arg-type]
     weights = WeightsLoop(workers, lambda name, reason: None, max_failures=1)  # type: ignore[arg-type]

@@ -42,9 +42,10 @@ METRICS = StepMetrics(
 
 
 class FakeTrainer:
-    """Counts versions up; fails when told to."""
+    """Counts versions up; fails, or takes its time, when told to."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self.version = 0
         self.failures = 0
         self.metrics = METRICS
@@ -55,6 +56,7 @@ class FakeTrainer:
         if self.failures:
             self.failures -= 1
             raise WorkerError("trainer died")
+        await asyncio.sleep(self.seconds)
         self.seen.append(groups)
         self.version += 1
         self.asked.append(canary)
@@ -134,6 +136,42 @@ async def test_the_trainer_is_asked_for_the_canary_only_where_a_comparison_is_du
         await make_loop(buffer, trainer, 3, seen).run(state)
     assert trainer.asked == [False, True, True]
     assert [state.canary.reading(version) for version in (1, 2)] == [None, (-1.0, -2.0)]
+
+
+async def test_a_step_that_is_under_way_when_the_loop_is_stopped_is_waited_for_and_counted(
+    buffer: ReplayBuffer, make_group: MakeGroup
+) -> None:
+    state, trainer, seen = LoopState(), FakeTrainer(), []
+    trainer.seconds = 0.3
+    for number in range(4):
+        buffer.add_local(make_group(number, "self"))
+    task = asyncio.create_task(make_loop(buffer, trainer, 0, seen).run(state))
+    while not state.is_stepping:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (trainer.version, state.policy_version, state.round) == (1, 1, 1)
+    assert [done.number for done in seen] == [1]
+    assert not state.is_stepping
+
+
+async def test_a_step_that_does_not_end_holds_the_stop_up_for_a_moment_only(
+    buffer: ReplayBuffer, make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.loops.train.STEP_GRACE_SECONDS", 0.05)
+    state, trainer, seen = LoopState(), FakeTrainer(), []
+    trainer.seconds = 100.0
+    for number in range(2):
+        buffer.add_local(make_group(number, "self"))
+    task = asyncio.create_task(make_loop(buffer, trainer, 0, seen).run(state))
+    while not state.is_stepping:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (state.round, seen) == (0, [])
 
 
 async def test_what_a_screen_held_up_is_told_by_author(buffer: ReplayBuffer, make_group: MakeGroup) -> None:

@@ -1,0 +1,90 @@
+"""A node that was stopped goes on as if it had not been."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from swarmd.loops.state import SavedState
+from swarmd.monitor.history import read_rounds
+
+pytestmark = pytest.mark.swarm
+
+MakeNode = Callable[..., Any]
+
+# In turn, so that which policy samples which group does not hang on who is faster.
+SETTINGS = (
+    "--isolated",
+    *("--seed", "7"),
+    *("--set", "schedule.mode=synchronous"),
+    *("--set", "training.tokens_at_once=4096"),
+    *("--set", "schedule.checkpoint_keep=100"),
+)
+
+
+def newest_checkpoint(home: Path) -> Path:
+    return max((home / "checkpoints").glob("checkpoint-*"))
+
+
+def saved_state(checkpoint: Path) -> dict[str, Any]:
+    """What the daemon kept, less what names moments and not the work."""
+    state = SavedState.decode((checkpoint / "node_state.bin").read_bytes())
+    kept: dict[str, Any] = msgspec.structs.asdict(state)
+    del kept["saved_at"]
+    kept["groups"] = [
+        (saved.group.task, saved.group.completions_G, saved.group.rewards_G, saved.group.policy_version)
+        for saved in state.groups
+    ]
+    return kept
+
+
+def test_a_node_that_was_stopped_at_any_moment_goes_on_bit_for_bit(
+    make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
+) -> None:
+    stopped = make_node("stopped", *SETTINGS).start()
+    before = stopped.wait_for_round(2)
+    children = stopped.children()
+    assert len(children) >= 3
+    code, seconds = stopped.stop(signal.SIGTERM)
+    assert code == 0
+    assert seconds < 15
+    assert gone(children)
+    reached = stopped.ask("status")["round"]
+    assert 2 <= reached < 200
+    rounds = reached + 2
+
+    straight = make_node("straight", *SETTINGS, "--rounds", str(rounds))
+    straight.home.mkdir()
+    shutil.copy(stopped.home / "identity.key", straight.home / "identity.key")  # The same stream of tasks.
+
+    stopped.arguments += ["--rounds", str(rounds)]
+    for node in (stopped, straight):
+        node.start()
+        assert node.process.wait(timeout=180) == 0
+
+    again, ended = newest_checkpoint(stopped.home), newest_checkpoint(straight.home)
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        assert (again / name).read_bytes() == (ended / name).read_bytes(), name
+    assert json.loads((again / "counters.json").read_bytes()) == json.loads(
+        (ended / "counters.json").read_bytes()
+    )
+    assert saved_state(again) == saved_state(ended)
+    assert stopped.ask("status")["peer_id"] == straight.ask("status")["peer_id"] == before["peer_id"]
+    curves = [
+        [
+            (record.round, record.own_reward, record.loss)
+            for record in read_rounds(node.home / "history.sqlite")
+        ]
+        for node in (stopped, straight)
+    ]
+    assert curves[0] == curves[1]
+    assert [number for number, *_ in curves[0]] == list(range(1, rounds + 1))
+    assert f"at round {reached}" in stopped.printed()
+    # Groups that the policy of a checkpoint did not sample would show as a difference to the trainer's.
+    assert all((record.sampler_gap or 0.0) < 1e-3 for record in read_rounds(stopped.home / "history.sqlite"))
