@@ -167,7 +167,11 @@ class RolloutLoop:
         """How many groups may be begun now."""
         if state.served_version is None:
             return 0
-        return self.pace.room(self._ahead(state), state.served_version, state.next_version)
+        room = self.pace.room(self._ahead(state), state.served_version, state.next_version)
+        if self.pace.max_policy_lag or state.missing is None:
+            return room
+        # What is begun now has to be in the next batch: more than it lacks would drive out peers' groups.
+        return max(0, min(room, state.missing - len(state.in_flight)))
 
     def _ahead(self, state: LoopState) -> int:
         return len(self.buffer.local_versions()) + len(state.in_flight)

@@ -120,6 +120,8 @@ class LoopState:
     eval_reward: float | None = None
     evaluations: int = 0
     """Since the start."""
+    missing: int | None = None
+    """Own groups that the trainer's next batch lacked when it last looked; None before that."""
     external_wanted: int | None = None
     """Peers' groups wanted in a batch (J) now; None before the first round."""
     filled: int = 0

@@ -50,6 +50,9 @@ class TrainLoop:
         """Train until `rounds` are done. A trainer that fails costs the batch it had."""
         while not self.rounds or state.round < self.rounds:
             began = time.monotonic()
+            # Sampling may have waited to hear what the batch lacks.
+            self._missing(state)
+            state.notify()
             await state.until(TRAIN, lambda: self._missing(state) == 0, lambda: self._waits_for(state))
             await self.turn(state, time.monotonic() - began)
 
@@ -109,7 +112,8 @@ class TrainLoop:
                 self.note_screened(author, Screen.UNLIKELY)
 
     def _missing(self, state: LoopState) -> int:
-        return self.sampler.missing(state.policy_version, state.in_flight)
+        state.missing = self.sampler.missing(state.policy_version, state.in_flight)
+        return state.missing
 
     def _waits_for(self, state: LoopState) -> str:
         missing = self._missing(state)

@@ -35,12 +35,12 @@ SETTINGS = (
 )
 """Of both. A real node has warm-up otherwise, and may have another engine."""
 REAL_SETTINGS = (
-    "schedule.max_ahead=8",
+    "schedule.mode=synchronous",
     "schedule.eval_every_rounds=0",
     "schedule.checkpoint_every_rounds=0",
 )
-"""A simulated node samples, shares and trains in turn. A real one samples while it trains, and it begins
-before its peers are there: its first rounds have none of theirs.
+"""A simulated node samples, shares and trains in turn. A real one begins before its peers are there: its
+first rounds have none of theirs.
 """
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -88,18 +88,23 @@ class FakeWorkers:
         return ScoreReply("question", (0.0,) * len(completions_G), (None,) * len(completions_G))
 
 
-async def run(workers: FakeWorkers, pace: Pace, rounds: int) -> ReplayBuffer:
-    """Run the three loops for so many rounds."""
+async def run(
+    workers: FakeWorkers, pace: Pace, rounds: int, external: Sequence[RolloutGroup] = ()
+) -> ReplayBuffer:
+    """Run the three loops for so many rounds, with peers' groups in the buffer."""
     state = LoopState(served_version=0, weight_handle=WeightHandle("shared_memory", "name"))
     buffer = ReplayBuffer(
-        capacity_groups=1,
-        capacity_bytes=1,
+        capacity_groups=100,
+        capacity_bytes=100_000,
         peer_share=1.0,
-        max_age_seconds=1e-9,
+        max_age_seconds=1e9,
         max_policy_lag=0,
         max_uses=1,
         clock=asyncio.get_running_loop().time,
     )
+
+    for group in external:
+        assert buffer.add_external(group) is None
 
     async def on_round(done: Round) -> None:
         del done
@@ -124,6 +129,10 @@ async def run(workers: FakeWorkers, pace: Pace, rounds: int) -> ReplayBuffer:
         for task in companions:
             task.cancel()
     return buffer
+
+
+def all_groups(workers: FakeWorkers) -> list[RolloutGroup]:
+    return [group for _, groups in workers.steps for group in groups]
 
 
 def lags(workers: FakeWorkers) -> list[int]:
@@ -158,6 +167,21 @@ async def test_synchronous_alternates_and_trains_on_the_newest_policy_only() -> 
     assert workers.overlaps == 0
     assert set(lags(workers)) == {0}
     assert (len(workers.sampled), buffer.stats().dropped) == (80, {})
+
+
+async def test_synchronous_samples_only_what_peers_groups_leave_to_be_sampled(
+    make_group: Callable[..., RolloutGroup],
+) -> None:
+    workers = FakeWorkers(step_turns=30)
+    external = [make_group(number, received_at=0.0) for number in range(9)]
+    await run(workers, Pace.synchronous(2, 2), 20, external)
+    foreign = [sum(not group.is_local for group in groups) for _, groups in workers.steps]
+    # Two of nine a round while they last.
+    assert foreign == [2, 2, 2, 2, 1] + [0] * 15
+    assert len(workers.sampled) == 20 * 4 - 9
+    assert {lag for lag, group in zip(lags(workers), all_groups(workers), strict=True) if group.is_local} == {
+        0
+    }
 
 
 def test_the_mode_of_the_config_chooses_the_pace() -> None:
