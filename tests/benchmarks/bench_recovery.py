@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,10 +77,10 @@ class Node:
             time.sleep(LOOK_SECONDS)
         sys.exit(f"the node in {self.home.folder} did not get there")
 
-    def child(self, name: str) -> psutil.Process:
-        """A process below it, by name."""
+    def child(self, name: str) -> psutil.Process | None:
+        """A process below it, by name, if there is one now."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if name in child.name())
+        return next((child for child in children if name in child.name()), None)
 
     def stop(self) -> float:
         """Ask it to end. Returns after how many seconds it had."""
@@ -101,18 +101,17 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         measure = of_vllm if given.engine == "vllm" else of_all
-        times = measure(Path(folder), given.repeats)
-    is_slow = False
-    for name, found in times.items():
-        limit = LIMITS[name.split()[0]]
-        is_slow |= statistics.median(found.seconds) > limit
-        processor = f", {spread(found.processor_seconds)} of processor" if found.processor_seconds else ""
-        print(
-            f"{name:<20} {spread(found.seconds)}{processor}  (limit {limit:g} s, {len(found.seconds)} times)"
-        )
-    load, *_ = os.getloadavg()
-    print(f"load {load:.1f} on {os.cpu_count()} cores")
-    return int(is_slow)
+        good = [show(name, found) for name, found in measure(Path(folder), given.repeats)]
+    return int(not all(good))
+
+
+def show(name: str, found: Times) -> bool:
+    """Print a line. Returns whether the median is within its limit."""
+    limit = LIMITS[name.split()[0]]
+    processor = f", {spread(found.processor_seconds)} of processor" if found.processor_seconds else ""
+    times = f"{len(found.seconds)} times, load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    print(f"{name:<20} {spread(found.seconds)}{processor}  (limit {limit:g} s; {times})", flush=True)
+    return statistics.median(found.seconds) <= limit
 
 
 def spread(seconds: list[float]) -> str:
@@ -120,27 +119,24 @@ def spread(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def of_all(folder: Path, repeats: int) -> dict[str, Times]:
+def of_all(folder: Path, repeats: int) -> Iterator[tuple[str, Times]]:
     """With the transformers engine: every process, and the shutdown."""
     node = Node(folder / "node", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0")
-    times = {
-        name.split("-")[0]: to_replace(node, name, repeats) for name in ("verifier-1", "trainer", "generator")
-    }
+    for name in ("verifier-1", "trainer", "generator"):
+        yield name.split("-")[0], to_replace(node, name, repeats)
     address = fetch_status(node.home.control_socket).addresses[0]
     peer = Node(folder / "peer", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0", "--join", address)
-    times["p2pd"] = Times([to_be_heard_again(node, peer) for _ in range(repeats)])
+    yield "p2pd", Times([to_be_heard_again(node, peer) for _ in range(repeats)])
     peer.stop()
-    return {**times, "shutdown": to_stop(node, repeats)}
+    yield "shutdown", to_stop(node, repeats)
 
 
-def of_vllm(folder: Path, repeats: int) -> dict[str, Times]:
+def of_vllm(folder: Path, repeats: int) -> Iterator[tuple[str, Times]]:
     """With vLLM: the generator process, and vLLM's own core."""
     node = Node(folder / "node", "vllm", "--isolated", "--device", "cpu")
-    return {
-        "vLLM generator": to_replace(node, "generator", repeats),
-        "vLLM core": to_replace(node, "generator", repeats, lambda: node.child("EngineCore")),
-        "shutdown with vLLM": to_stop(node, repeats),
-    }
+    yield "vLLM generator", to_replace(node, "generator", repeats)
+    yield "vLLM core", to_replace(node, "generator", repeats, lambda: node.child("EngineCore"))
+    yield "shutdown with vLLM", to_stop(node, repeats)
 
 
 def to_replace(
@@ -180,10 +176,12 @@ def to_stop(node: Node, repeats: int) -> Times:
 def to_be_heard_again(node: Node, peer: Node) -> float:
     """Seconds from killing p2pd until the peer accepts the next group of the node, from the new one."""
     own = fetch_status(node.home.control_socket).peer_id
-    killed = node.child("p2pd")
+    while (killed := node.child("p2pd")) is None:
+        time.sleep(LOOK_SECONDS)
     began = time.monotonic()
     killed.kill()
-    killed.wait()
+    while node.child("p2pd") in (None, killed):  # What the old one sent has been counted by then.
+        time.sleep(LOOK_SECONDS)
     before = accepted_from(peer, own)
     deadline = began + PATIENCE_SECONDS
     while accepted_from(peer, own) <= before:
@@ -194,8 +192,7 @@ def to_be_heard_again(node: Node, peer: Node) -> float:
 
 
 def accepted_from(node: Node, peer_id: str) -> int:
-    """Groups that the node has accepted from a peer; messages on their way out are counted a moment later."""
-    time.sleep(LOOK_SECONDS)
+    """Groups that the node has accepted from a peer."""
     peers = fetch_peers(node.home.control_socket)
     return sum(peer.accepted for peer in peers if peer.peer_id == peer_id)
 

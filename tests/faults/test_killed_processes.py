@@ -68,8 +68,7 @@ def test_a_process_that_is_killed_in_any_state_comes_back(
         assert process_of(node, role) not in (None, victim)
         assert after["peer_id"] == first["peer_id"]
     children = node.children()
-    code, seconds = node.stop()
-    assert (code, seconds < 15) == (0, True)
+    assert node.stop()[0] == 0
     assert gone(children)
     assert leftovers(node, {node.process.pid}, tmp_path / "temporary") == []
     assert "Traceback" not in node.printed()
