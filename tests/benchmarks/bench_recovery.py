@@ -11,6 +11,7 @@ the processor time that new workers had used by then: on a machine that others u
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import signal
 import statistics
@@ -77,6 +78,10 @@ class Node:
             time.sleep(LOOK_SECONDS)
         sys.exit(f"the node in {self.home.folder} did not get there")
 
+    def kill(self) -> None:
+        """End it at once, and with it its children."""
+        self.process.kill()
+
     def child(self, name: str) -> psutil.Process | None:
         """A process below it, by name, if there is one now."""
         children = psutil.Process(self.process.pid).children(recursive=True)
@@ -122,10 +127,12 @@ def spread(seconds: list[float]) -> str:
 def of_all(folder: Path, repeats: int) -> Iterator[tuple[str, Times]]:
     """With the transformers engine: every process, and the shutdown."""
     node = Node(folder / "node", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0")
+    atexit.register(node.kill)
     for name in ("verifier-1", "trainer", "generator"):
         yield name.split("-")[0], to_replace(node, name, repeats)
     address = fetch_status(node.home.control_socket).addresses[0]
     peer = Node(folder / "peer", "transformers", "--listen", "/ip4/127.0.0.1/tcp/0", "--join", address)
+    atexit.register(peer.kill)
     yield "p2pd", Times([to_be_heard_again(node, peer) for _ in range(repeats)])
     peer.stop()
     yield "shutdown", to_stop(node, repeats)
@@ -134,6 +141,7 @@ def of_all(folder: Path, repeats: int) -> Iterator[tuple[str, Times]]:
 def of_vllm(folder: Path, repeats: int) -> Iterator[tuple[str, Times]]:
     """With vLLM: the generator process, and vLLM's own core."""
     node = Node(folder / "node", "vllm", "--isolated", "--device", "cpu")
+    atexit.register(node.kill)
     yield "vLLM generator", to_replace(node, "generator", repeats)
     yield "vLLM core", to_replace(node, "generator", repeats, lambda: node.child("EngineCore"))
     yield "shutdown with vLLM", to_stop(node, repeats)
