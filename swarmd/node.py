@@ -172,7 +172,7 @@ class Node:
             async with self._background():
                 await self._until_stop(self._lead())
                 # The plot is drawn while the workers stop.
-                plot = asyncio.ensure_future(self._console.draw_plot(self._seconds_left()))
+                plot = asyncio.ensure_future(self._console.draw_plot(self._plot_seconds()))
             await self._console.say_end(await plot)
         if self._failure is not None:
             raise self._failure
@@ -302,11 +302,11 @@ class Node:
                 raise
             self._fail(_first(known))
 
-    def _seconds_left(self) -> float | None:
-        """Until an end that was asked for has to be in haste. None when nobody asked."""
+    def _plot_seconds(self) -> float | None:
+        """For the plot: half of what is left until haste. None when nobody asked for the end."""
         if self._haste_at is None:
             return None
-        return max(1.0, self._haste_at - asyncio.get_running_loop().time())
+        return max(1.0, (self._haste_at - asyncio.get_running_loop().time()) / 2)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from pathlib import Path
 from swarmd.errors import SwarmdError
 from swarmd.monitor.history import RoundRecord, read_rounds
 from swarmd.monitor.words import printable
+from swarmd.workers.process import die_with_parent
 
 SMOOTHED_ROUNDS = 10
 COLOURS = ("#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#495057", "#e67700", "#1864ab")
@@ -26,10 +27,11 @@ COLOURS = ("#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#495057", "#e
 
 async def plot_in_subprocess(histories: Mapping[str, Path], out: Path, timeout_seconds: float = 60.0) -> None:
     """Draw the histories, by label, into `out`. Raises SwarmdError when that fails or takes too long."""
-    labels = [word for label in histories for word in ("--label", label)]
+    options = [word for label in histories for word in ("--label", label)]
+    options += ["--parent", str(os.getpid())]
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "swarmd.monitor.plot", *map(str, histories.values()), str(out), *labels),
+            *(sys.executable, "-m", "swarmd.monitor.plot", *map(str, histories.values()), str(out), *options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -107,7 +109,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Draw reward over rounds.")
     parser.add_argument("paths", nargs="+", type=Path, help="history files, then the PNG to write")
     parser.add_argument("--label", action="append", default=[], help="name of a history, in order")
+    parser.add_argument("--parent", type=int, help="end when this process does, which must be the parent")
     arguments = parser.parse_args()
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
     *sources, out = arguments.paths
     if not sources:
         parser.error("name at least one history and the PNG to write")

@@ -49,6 +49,14 @@ async def test_a_plot_that_takes_too_long_is_given_up(tmp_path):
         await plot_in_subprocess({"node": tmp_path / "history.sqlite"}, tmp_path / "reward.png", 0.01)
 
 
+def test_a_plot_whose_daemon_is_gone_is_not_drawn(tmp_path):
+    out = tmp_path / "reward.png"
+    command = [sys.executable, "-m", "swarmd.monitor.plot", tmp_path / "history.sqlite", out]
+    # Its parent is another one by now: the kernel has adopted it.
+    assert subprocess.run([*command, "--parent", str(os.getppid())]).returncode == 1
+    assert not out.exists()
+
+
 def test_the_daemon_can_ask_for_a_plot_without_matplotlib():
     code = "import sys, swarmd.monitor.plot; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
