@@ -366,7 +366,7 @@ class WorkersSection(Section):
 
     start_timeout_seconds: PositiveSeconds = 300.0
     """From starting a worker until it is ready, model loading included."""
-    restart_min_seconds: PositiveSeconds = 0.5
+    restart_min_seconds: PositiveSeconds = 0.2
     """First pause before a dead worker is started again; doubles up to the next while it does no work."""
     restart_max_seconds: PositiveSeconds = 30.0
     """Longest pause before a restart."""

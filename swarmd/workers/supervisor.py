@@ -48,7 +48,7 @@ class WorkerLimits:
     """How patient the supervisor is. The names are those of the config section `workers`."""
 
     start_timeout_seconds: float = 300.0
-    restart_min_seconds: float = 0.5
+    restart_min_seconds: float = 0.2
     restart_max_seconds: float = 30.0
     max_fast_failures: int = 5
     failure_window_seconds: float = 120.0
