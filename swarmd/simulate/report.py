@@ -11,7 +11,7 @@ from pathlib import Path
 from pyarrow import ArrowException
 
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.simulate.comparison import PRIMARY, SECONDARY, Runs, compare, parse_contrast
+from swarmd.simulate.comparison import PRIMARY, SECONDARY, Measure, Runs, compare, parse_contrast
 from swarmd.simulate.figures import draw
 from swarmd.simulate.histories import history_rows, runs_with_histories
 from swarmd.simulate.measures import measure
@@ -26,7 +26,7 @@ from swarmd.simulate.tables import (
     tasks_table,
 )
 
-__all__ = ["planned_pairs", "read_sources", "runs_of", "write_report"]
+__all__ = ["page", "planned_pairs", "read_sources", "runs_of", "write_report"]
 
 _PAPERS_BASELINE = "8/0"
 
@@ -81,42 +81,51 @@ def planned_pairs(runs: Runs, baseline: str, contrasts: Sequence[str]) -> tuple[
     return tuple(pairs)
 
 
-def write_report(runs: Runs, pairs: Sequence[tuple[str, str]], folder: Path) -> tuple[Path, ...]:
-    """Write `report.md`, `tables.tex` and the plots. Returns their paths.
-
-    Raises ConfigError for contrasts that cannot be made, SwarmdError where nothing can be written.
-    """
-    has_heldout = any(runs.values(arm, rate, PRIMARY.value) for arm in runs.arms for rate in runs.rates(arm))
-    measures = (PRIMARY, SECONDARY) if has_heldout else (SECONDARY,)
-    contrasts = [contrast for one in measures for contrast in compare(runs, pairs, one)] if pairs else []
-    tables = [arms_table(runs)]
-    if contrasts:
-        tables.append(contrasts_table(contrasts))
-    if any(len(runs.rates(arm)) > 1 for arm in runs.arms):
-        tables.append(rates_table(runs))
-    tables.append(tasks_table(runs))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        plots = draw(runs, folder, measures)
-        page, tex = folder / "report.md", folder / "tables.tex"
-        page.write_text(_page(runs, tables, plots), encoding="utf-8")
-        tex.write_text("\n".join(map(latex, tables)), encoding="utf-8")
-    except OSError as error:
-        raise SwarmdError(f"{folder} cannot be written: {error.strerror or error}") from error
-    return (page, tex, *plots)
-
-
-def _page(runs: Runs, tables: Sequence[Table], plots: Sequence[Path]) -> str:
+def page(runs: Runs, pairs: Sequence[tuple[str, str]]) -> str:
+    """The report in Markdown, without plots. Raises ConfigError for contrasts that cannot be made."""
     every = [run for arm in runs.arms for rate in runs.rates(arm) for run in runs.of(arm, rate).values()]
     rounds = sorted({int(run.own_curve[-1][0]) for run in every if run.own_curve})
     nodes = sorted({run.nodes for run in every})
     hours = sum(run.seconds for run in every) / 3600
     head = (
-        f"{len(every)} swarms of {_range(nodes)} learning nodes, {_range(rounds)} rounds, "
+        f"# Arms compared\n\n{len(every)} swarms of {_range(nodes)} learning nodes, {_range(rounds)} rounds, "
         f"{hours:.1f} hours of computing.\n"
     )
-    pictures = "\n".join(f"![{plot.stem}]({plot.name})\n" for plot in plots)
-    return "\n".join([head, *map(markdown, tables), pictures])
+    return "\n".join([head, *map(markdown, _tables(runs, pairs))])
+
+
+def write_report(runs: Runs, pairs: Sequence[tuple[str, str]], folder: Path) -> tuple[Path, ...]:
+    """Write `report.md`, `tables.tex` and the plots. Returns their paths.
+
+    Raises ConfigError for contrasts that cannot be made, SwarmdError where nothing can be written.
+    """
+    text = page(runs, pairs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plots = draw(runs, folder, _measures(runs))
+        pictures = "\n".join(f"![{plot.stem}]({plot.name})\n" for plot in plots)
+        report, tex = folder / "report.md", folder / "tables.tex"
+        report.write_text(f"{text}\n{pictures}", encoding="utf-8")
+        tex.write_text("\n".join(map(latex, _tables(runs, pairs))), encoding="utf-8")
+    except OSError as error:
+        raise SwarmdError(f"{folder} cannot be written: {error.strerror or error}") from error
+    return (report, tex, *plots)
+
+
+def _tables(runs: Runs, pairs: Sequence[tuple[str, str]]) -> list[Table]:
+    contrasts = [one for measured in _measures(runs) for one in compare(runs, pairs, measured)]
+    tables = [arms_table(runs)]
+    if contrasts:
+        tables.append(contrasts_table(contrasts))
+    if any(len(runs.rates(arm)) > 1 for arm in runs.arms):
+        tables.append(rates_table(runs))
+    return [*tables, tasks_table(runs)]
+
+
+def _measures(runs: Runs) -> tuple[Measure, ...]:
+    """Those that there is something of."""
+    has_heldout = any(runs.values(arm, rate, PRIMARY.value) for arm in runs.arms for rate in runs.rates(arm))
+    return (PRIMARY, SECONDARY) if has_heldout else (SECONDARY,)
 
 
 def _range(numbers: Sequence[int]) -> str:
