@@ -19,6 +19,7 @@ from swarmd.errors import ConfigError
 from swarmd.models.catalogue import CATALOGUE
 from swarmd.simulate.arms import parse_arms
 from swarmd.simulate.experiment import Experiment, Folder
+from swarmd.simulate.experiment_file import ExperimentFile, read_experiment_file
 from swarmd.simulate.lanes import Progress, run_all
 from swarmd.simulate.messages import Run, RunReply
 from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
@@ -34,58 +35,87 @@ def simulate(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default=False)
     ],
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, max=256, help="Nodes of a swarm.")] = 8,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", metavar="N", min=1, max=256, help="Nodes of a swarm. Default: 8.")
+    ] = None,
     arms: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--arms",
             metavar="I/J,...",
-            help="Own and external groups of a batch, with options: +redraw, +frozen, +lagN, +groups, "
-            "+updates; I+Jself; :SECTION.KEY=VALUE,...",
+            help="Own and external groups of a batch. Default: 8/0,6/2,4/4,2/6. Options behind it: +redraw, "
+            "+frozen, +lagN, +groups, +updates, :SECTION.KEY=VALUE; I+Jself replays own groups.",
         ),
-    ] = "8/0,6/2,4/4,2/6",
-    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="Rounds of a node.")] = 50,
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="R", min=1, help="Rounds of a node. Default: 50.")
+    ] = None,
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="S", help="Number of seeds, from 0 on; or FIRST-LAST.")
-    ] = "1",
-    model: Annotated[str, typer.Option("--model", metavar="NAME|PATH", help="Start of all nodes.")] = "tiny",
+        str | None,
+        typer.Option("--seeds", metavar="S", help="Number of seeds, from 0 on; or FIRST-LAST. Default: 1."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME|PATH", help="Start of all nodes. Default: tiny.")
+    ] = None,
     learning_rates: Annotated[
-        str, typer.Option("--learning-rates", metavar="X,...", help="Every arm with each. Default: 3e-4.")
-    ] = "",
+        str | None,
+        typer.Option("--learning-rates", metavar="X,...", help="Every arm with each. Default: 3e-4."),
+    ] = None,
     delay: Annotated[
-        str, typer.Option("--delay", metavar="D", help="Rounds that a message takes, D or FROM-TO.")
-    ] = "0",
+        str | None,
+        typer.Option("--delay", metavar="D", help="Rounds that a message takes, D or FROM-TO. Default: 0."),
+    ] = None,
     loss: Annotated[
-        float, typer.Option("--loss", metavar="P", min=0, max=0.99, help="Part of the messages that is lost.")
-    ] = 0.0,
+        float | None,
+        typer.Option("--loss", metavar="P", min=0, max=0.99, help="Part of the messages lost. Default: 0."),
+    ] = None,
     eval_every: Annotated[
-        int, typer.Option("--eval-every", metavar="K", min=0, help="Rounds between evaluations. 0: none.")
-    ] = 10,
+        int | None,
+        typer.Option("--eval-every", metavar="K", min=0, help="Rounds between evaluations. Default: 10."),
+    ] = None,
     eval_tasks: Annotated[
-        int, typer.Option("--eval-tasks", metavar="N", min=1, help="HeldOut-out tasks of an evaluation.")
-    ] = 72,
+        int | None,
+        typer.Option("--eval-tasks", metavar="N", min=1, help="Held-out tasks of one. Default: 72."),
+    ] = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=0, help="Swarms at a time. 0: one a core.")
+        int, typer.Option("--workers", metavar="N", min=0, help="Swarms at a time. 0: one for each core.")
     ] = 0,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="TOML file of an experiment; flags win.",
+            show_default=False,
+        ),
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Simulate swarms that share more or less, and record what each node learns."""
+    file = ExperimentFile() if config is None else read_experiment_file(config)
+    network, held_out = file.network, file.held_out
     experiment = Experiment(
         swarm=SwarmPlan(
-            nodes=(NodePlan(),) * nodes,
-            rounds=rounds,
+            nodes=file.node_plans() if nodes is None else (NodePlan(),) * nodes,
+            rounds=rounds or file.rounds,
             seed=0,
-            network=NetworkPlan(_delay(delay), loss),
-            held_out=HeldOut(every=eval_every, tasks=eval_tasks),
+            network=NetworkPlan(
+                network.delay if delay is None else _delay(delay), network.loss if loss is None else loss
+            ),
+            held_out=HeldOut(
+                held_out.every if eval_every is None else eval_every,
+                eval_tasks or held_out.tasks,
+                held_out.temperature,
+            ),
         ),
-        settings=(f"model.name={_model(model)}", *(settings or ())),
-        arms=parse_arms(arms),
-        learning_rates=_numbers("--learning-rates", learning_rates) if learning_rates else (),
-        seeds=_seeds(seeds),
+        settings=(f"model.name={_model(model or file.model)}", *file.assignments(), *(settings or ())),
+        arms=parse_arms(",".join(file.arms) if arms is None else arms),
+        learning_rates=file.learning_rates if learning_rates is None else _numbers(learning_rates),
+        seeds=_seeds(file.seeds if seeds is None else seeds),
     )
     runs = experiment.runs()
     for run in runs:
-        run.swarm.manifest()
+        run.swarm.check()
     folder = Folder(out)
     with folder.lock():
         results = Results(folder, folder.record(experiment, swarmd.__version__))
@@ -126,11 +156,11 @@ def _model(name: str) -> str:
     return str(path.resolve()) if name not in CATALOGUE and path.is_dir() else name
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
+def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise ConfigError(f"{option}: expected numbers with commas between them, got {text!r}") from error
+        raise ConfigError(f"--learning-rates: expected numbers with commas, got {text!r}") from error
 
 
 def _seeds(text: str) -> tuple[int, ...]:

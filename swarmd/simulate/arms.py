@@ -74,6 +74,7 @@ class Arm:
             network=msgspec.structs.replace(swarm.network, delay=delay),
             redraw=REDRAW if self.is_redrawn else swarm.redraw,
             replay_own=self.replay_own or swarm.replay_own,
+            learners_share=swarm.learners_share and not (self.replay_own or self.has_frozen_peers),
             budget=self.budget if self.budget != "rounds" else swarm.budget,
         )
 

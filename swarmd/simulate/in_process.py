@@ -4,6 +4,7 @@ processes, called directly. Each call holds the event loop, so nodes take turns.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,18 @@ class InProcessModel:
         self._trainer = Trainer(policy, tokenizer, options, max_new_tokens=max_new_tokens, seed=seed)
         settings = GeneratorSettings(str(folder), "transformers", "cpu", "float32", threads=1, seed=seed)
         self._engine = TransformersEngine.load(settings, self._open_weights)
+        self.busy_seconds = 0.0
+        """Time that the calls took."""
 
     async def call(self, method: Method[Any, Any], request: Any, timeout_seconds: float) -> Any:
         """Answers the methods of generator and trainer, as `Worker.call` does. No deadline applies."""
+        began = time.perf_counter()
+        try:
+            return self._answer(method, request)
+        finally:
+            self.busy_seconds += time.perf_counter() - began
+
+    def _answer(self, method: Method[Any, Any], request: Any) -> Any:
         if method is SAMPLE:
             return self._engine.sample(request)
         if method is LOAD_WEIGHTS:

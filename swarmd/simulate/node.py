@@ -10,12 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import fmean
 
 import msgspec
 from swarmd_protocol.topics import rollouts_topic
@@ -38,7 +34,9 @@ from swarmd.models.resolve import resolve
 from swarmd.replay.samplers import load_rule
 from swarmd.rewards.verifier import VerifierPool
 from swarmd.rooms import pace, replay_buffer, sampler, text_screens
+from swarmd.simulate.hostile import altered, copied
 from swarmd.simulate.in_process import IN_PROCESS, InProcessModel
+from swarmd.simulate.ledger import Ledger, mean
 from swarmd.simulate.plan import NodePlan, SwarmPlan
 from swarmd.simulate.rows import Row
 from swarmd.tasks.manifest import Manifest
@@ -67,8 +65,6 @@ class Surroundings:
     clock: Clock
     asked: tuple[Asked, ...]
     """The held-out questions."""
-    follows: frozenset[str]
-    """Kinds of node whose groups others hear."""
 
 
 class Node:
@@ -77,14 +73,12 @@ class Node:
     def __init__(self, around: Surroundings, number: int, plan: NodePlan) -> None:
         self.number = number
         self.plan = plan
-        self.rows: list[Row] = []
-        self.peers: PeerBook
         swarm = around.plan
         self._around = around
         self._config = swarm.node_config()
         # The same in all arms of a seed, and far from that of every other node and seed.
-        self._name = f"simulated {swarm.seed}/{number}"
-        self.identity = Identity.of_seed(hashlib.sha256(self._name.encode()).digest())
+        self._name = _name(swarm, number)
+        self.identity = _identity(self._name)
         self.peers = PeerBook(self.identity.peer_id, clock=around.clock.monotonic)
         self._state = LoopState(clock=around.clock, weight_handle=IN_PROCESS)
         self._transport = around.network.transport(self.identity.peer_id)
@@ -120,17 +114,24 @@ class Node:
         )
         self._rollout = self._rollout_loop()
         self._evaluation = self._evaluate_loop()
-        self._done: Round | None = None
-        self._own: list[RolloutGroup] = []
-        self._generated = 0
-        self._tokens_before = 0
-        self._updates = 0
-        self._wall_seconds = 0.0
+        self._ledger = Ledger(number, self.kind, self._state, self._model)
+        self._mischief = self._random("mischief")
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What its rounds brought so far."""
+        return tuple(self._ledger.rows)
 
     @property
     def kind(self) -> str:
         """As rows have it."""
         return "late" if self.plan.kind == "honest" and self.plan.joins else self.plan.kind
+
+    @property
+    def _shares(self) -> bool:
+        if self.plan.learns and not self._around.plan.learners_share:
+            return False
+        return self.plan.kind != "silent"
 
     async def run(self) -> None:
         """From joining to the last round."""
@@ -152,8 +153,8 @@ class Node:
             return
         groups = swarm.rounds * self._sampler.pace.batch_groups
         for number in range(1, MOST_ROUNDS * swarm.rounds + 1):
-            spent = self._updates >= swarm.rounds if swarm.budget == "updates" else self._generated >= groups
-            if spent:
+            ledger = self._ledger
+            if ledger.updates >= swarm.rounds if swarm.budget == "updates" else ledger.generated >= groups:
                 return
             yield number
 
@@ -162,22 +163,25 @@ class Node:
         loop = asyncio.get_running_loop()
         # Counted from the start, so that nodes of equal speed never drift apart.
         begun = self.plan.joins + (number - 1) * seconds
-        with self._stopwatch():
-            groups = await self._sample(self._own_groups)
+        # Whether more stand in for external ones is known at the end of the round.
+        groups = await self._sample(self._sampler.pace.local_groups)
         await asyncio.sleep(begun + SAMPLING_PART * seconds - loop.time())
-        await self._rollout.hand_on(groups, self._state)
+        await self._rollout.hand_on(self._as_shared(groups), self._state)
         await asyncio.sleep(begun + seconds - loop.time())
-        with self._stopwatch():
-            await self._learn()
-            if self._is_due(number):
-                await self._evaluate_and_note(number)
-            else:
-                self._note(number, ())
+        await self._learn()
+        if self._is_due(number):
+            await self._evaluate_and_note(number)
+        else:
+            self._ledger.close(number)
 
-    @property
-    def _own_groups(self) -> int:
-        """Own groups to sample before it is known whether any stand in for external ones."""
-        return self._sampler.pace.local_groups
+    def _as_shared(self, groups: list[RolloutGroup]) -> list[RolloutGroup]:
+        """What the node publishes of its groups: those of an honest one as they are."""
+        if self.plan.kind == "copier":
+            heard = self._buffer.drawable()
+            for group in heard:
+                self._buffer.mark_drawn(group)
+            return copied(heard, self.identity.peer_id, self._mischief)
+        return [altered(self.plan.kind, group, self._mischief) for group in groups]
 
     async def _sample(self, count: int) -> list[RolloutGroup]:
         """Own groups to learn from: `count`, or what the bound of redrawing leaves of them."""
@@ -193,15 +197,13 @@ class Node:
 
     async def _answer(self, count: int) -> list[RolloutGroup]:
         groups = await self._rollout.answer(count, self._state)
-        self._own += groups
-        self._generated += len(groups)
+        self._ledger.note_own(groups)
         return groups
 
     async def _learn(self) -> None:
         """Fill the batch, train on it, serve the new policy."""
-        self._done = None
-        if self.plan.kind == "frozen":
-            self._buffer.take_local(len(self._own))
+        if not self.plan.learns:
+            self._buffer.take_local(len(self._buffer.local_versions()))
             self._state.close_round()
             return
         while missing := self._sampler.missing(self._state.policy_version):
@@ -209,7 +211,7 @@ class Node:
         await self._train.turn(self._state)
         await self._load_weights()
         if self._around.plan.replay_own:
-            for group in self._own:
+            for group in self._ledger.own:
                 self._buffer.add_external(_as_if_heard(group))
 
     async def _load_weights(self) -> None:
@@ -217,8 +219,7 @@ class Node:
         self._state.served_version = await self._generator.load_weights(IN_PROCESS, version)
 
     async def _note_round(self, done: Round) -> None:
-        self._done = done
-        self._updates += done.metrics.updates
+        self._ledger.note_trained(done)
 
     def _is_due(self, number: int) -> bool:
         every = self._around.plan.held_out.every
@@ -226,61 +227,10 @@ class Node:
 
     async def _evaluate_and_note(self, number: int) -> None:
         rewards = await self._evaluation.evaluate(self._around.asked)
-        self._state.eval_reward = _mean(rewards)
+        self._state.eval_reward = mean(rewards)
         self._state.evaluations += 1
         datasets = (reference.dataset for reference, _ in self._around.asked)
-        self._note(number, tuple(zip(datasets, rewards, strict=True)))
-
-    def _note(self, number: int, held_out: tuple[tuple[str, float], ...]) -> None:
-        """Write the row of a round."""
-        own, state = self._own, self._state
-        completions = [completion for group in own for completion in group.completions_G]
-        surprises = [-value for completion in completions for value in completion.logprobs_T or ()]
-        lengths = [len(completion.token_ids_T or ()) for completion in completions]
-        row = Row(
-            node=self.number,
-            kind=self.kind,
-            round=number,
-            virtual_seconds=round(state.clock.monotonic(), 6),
-            wall_seconds=self._wall_seconds,
-            own_reward=_mean(group.mean_reward for group in own),
-            own_reward_by_task=_mean_by((group.task.dataset, group.mean_reward) for group in own),
-            groups_generated=len(own),
-            own_groups_with_signal=sum(group.has_signal for group in own),
-            tokens_generated=state.generated_tokens - self._tokens_before,
-            entropy=_mean(surprises),
-            completion_tokens=_mean(lengths),
-            external_reward=state.external_mean if number else None,
-            updates=self._updates,
-            policy_version=state.policy_version,
-            heldout_reward=_mean(reward for _, reward in held_out),
-            heldout_by_task=_mean_by(held_out),
-        )
-        self.rows.append(self._with_training(row))
-        self._own, self._wall_seconds, self._tokens_before = [], 0.0, state.generated_tokens
-
-    def _with_training(self, row: Row) -> Row:
-        if self._done is None:
-            return row
-        batch, metrics = self._done.batch, self._done.metrics
-        return msgspec.structs.replace(
-            row,
-            groups_own=len(batch.groups) - batch.external,
-            groups_external=batch.external,
-            groups_filled=batch.filled,
-            groups_with_signal=metrics.groups_with_signal,
-            grad_norm=metrics.grad_norm,
-            mean_ratio=metrics.mean_ratio,
-            clipped_share=metrics.clipped_share,
-            dropped_share=metrics.dropped_share,
-            effective_share=metrics.effective_share,
-        )
-
-    @contextmanager
-    def _stopwatch(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._wall_seconds += time.perf_counter() - began
+        self._ledger.close(number, tuple(zip(datasets, rewards, strict=True)))
 
     def _random(self, purpose: str) -> random.Random:
         return random.Random(f"{self._name}/{purpose}")
@@ -302,7 +252,7 @@ class Node:
             generator=self._generator,
             verifier=self._around.verifier,
             buffer=self._buffer,
-            publisher=self._publisher() if self.plan.kind in self._around.follows else None,
+            publisher=self._publisher() if self._shares else None,
             seed_of=lambda position: seeds.getrandbits(62),
             screens=self._screens,
         )
@@ -322,9 +272,12 @@ class Node:
 
     def _publisher(self) -> Publisher:
         gossip, manifest = self._config.gossip, self._around.manifest
+        named = self.identity
+        if self.plan.kind == "forger":
+            named = _identity(_name(self._around.plan, 0))
         return Publisher(
             self._transport,
-            Author(manifest.swarm_id, self.identity.public_key, self.identity.sign),
+            Author(manifest.swarm_id, named.public_key, self.identity.sign),
             manifest.group_limits(gossip.max_message_age_seconds, gossip.max_clock_skew_seconds),
             manifest.max_message_bytes,
             self._model_name,
@@ -361,6 +314,15 @@ class Node:
         )
 
 
+def _name(swarm: SwarmPlan, number: int) -> str:
+    """What everything by chance in one node begins with."""
+    return f"simulated {swarm.seed}/{number}"
+
+
+def _identity(name: str) -> Identity:
+    return Identity.of_seed(hashlib.sha256(name.encode()).digest())
+
+
 def _as_if_heard(group: RolloutGroup) -> RolloutGroup:
     """An own group as a peer's would come: text, and the log-probabilities of who sampled it."""
     completions_G = tuple(
@@ -384,16 +346,3 @@ def _reweighted(manifest: Manifest, weights: dict[str, float]) -> Manifest:
 
 def _nothing_to_catch_up() -> RecentGroups:
     return RecentGroups(capacity_groups=1, capacity_bytes=1, max_age_ms=1)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return fmean(listed) if listed else None
-
-
-def _mean_by(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Mean for each name, in the order of the names."""
-    by_name: defaultdict[str, list[float]] = defaultdict(list)
-    for name, value in pairs:
-        by_name[name].append(value)
-    return {name: fmean(by_name[name]) for name in sorted(by_name)}

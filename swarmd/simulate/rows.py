@@ -23,12 +23,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     node: int
     kind: str
-    """honest, late (an honest node that joined after the start), frozen, or a kind of hostile node."""
+    """late: an honest node that joined after the start. Else as `NodePlan.kind` has it."""
     round: int
     virtual_seconds: float
     """End of the round, in rounds of a node of speed 1."""
     wall_seconds: float = 0.0
-    """Computing time of this round. The only column that is not the same when a run is repeated."""
+    """Time that sampling and training took. The only column that is not the same when a run is repeated."""
     own_reward: float | None = None
     """Mean reward of the own groups sampled in this round, none left out."""
     own_reward_by_task: dict[str, float] = {}
@@ -62,6 +62,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     heldout_reward: float | None = None
     """Mean reward on the held-out tasks at the end of this round, where it was measured."""
     heldout_by_task: dict[str, float] = {}
+    payload_share: float | None = None
+    """Part of this round's own completions with what nodes of the kind `payload` want to teach."""
 
 
 _FLOAT_MAP = pa.map_(pa.string(), pa.float64())

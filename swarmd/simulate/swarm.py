@@ -83,9 +83,7 @@ async def _simulate(
     pool = VerifierPool([call], plan.node_config().rewards.timeout_seconds)
     tasks = held_out_tasks(manifest, plan.held_out.tasks)
     asked = await ask(tasks, manifest, pool)
-    kinds = {node.kind for node in plan.nodes}
-    follows = frozenset({"frozen"} if "frozen" in kinds else kinds) if not plan.replay_own else frozenset()
-    around = Surroundings(plan, manifest, network, pool, clock, asked, follows)
+    around = Surroundings(plan, manifest, network, pool, clock, asked)
     nodes = [Node(around, number, node) for number, node in enumerate(plan.nodes)]
     async with asyncio.TaskGroup() as group:
         companions = [group.create_task(guest(network, manifest, clock)) for guest in guests]
@@ -110,7 +108,7 @@ def _result(node: Node) -> SimulatedNode:
     views = node.peers.views(())
     return SimulatedNode(
         node.identity.peer_id,
-        tuple(node.rows),
+        node.rows,
         accepted={view.peer_id: view.accepted for view in views},
         rejected={view.peer_id: view.rejected for view in views},
         screened={view.peer_id: view.screened for view in views},

@@ -1,35 +1,13 @@
 """A swarm in one process, with the daemon's rooms and in virtual time."""
 
-from typing import Any
-
 import msgspec
 import pytest
+from small_swarm import run
 
-from swarmd.simulate.arms import parse_arm
-from swarmd.simulate.plan import HeldOut, NetworkPlan, NodePlan, SwarmPlan
+from swarmd.simulate.plan import HeldOut, NetworkPlan
 from swarmd.simulate.rows import Row
-from swarmd.simulate.swarm import SimulatedNode, simulate_with
+from swarmd.simulate.swarm import SimulatedNode
 from swarmd.simulate.verifier import VerifierProcess
-
-GROUP_SIZE = 4
-
-
-def plan(arm: str = "2/2", *, nodes: int = 2, rounds: int = 3, seed: int = 0, **changes: Any) -> SwarmPlan:
-    """A small swarm; few completions and a high rate, so that something is learned from in a few rounds."""
-    chosen = parse_arm(arm)
-    config = {
-        "replay": {"local_groups": chosen.local, "external_groups": chosen.external},
-        "rollout": {"group_size": GROUP_SIZE},
-        "training": {"warmup_steps": 0},
-    }
-    swarm = SwarmPlan(
-        nodes=(NodePlan(),) * nodes, rounds=rounds, seed=seed, config=config, held_out=HeldOut(every=0)
-    )
-    return msgspec.structs.replace(chosen.of(swarm), **changes)
-
-
-def run(verifier: VerifierProcess, *args: Any, **changes: Any) -> tuple[SimulatedNode, ...]:
-    return simulate_with(verifier.call, plan(*args, **changes))
 
 
 def without_wall_time(nodes: tuple[SimulatedNode, ...]) -> list[Row]:
