@@ -30,7 +30,7 @@ from swarmd.gossip.seen import ReplayWindow
 from swarmd.gossip.shares import PeerShares, Share
 from swarmd.gossip.subscriber import Subscriber
 from swarmd.gossip.subscription import Subscription
-from swarmd.gossip.transport import Standing
+from swarmd.gossip.transport import KnownPeer, Standing
 from swarmd.identity import Identity, verify
 from swarmd.loops.state import LoopState
 from swarmd.paths import Home
@@ -56,6 +56,7 @@ class Network:
         self._state = state
         self._name = config.node.name
         self._publisher: Publisher | None = None
+        self._remembered: tuple[KnownPeer, ...] = ()
         self._author = Author(manifest.swarm_id, identity.public_key, identity.sign)
         self._group_limits = manifest.group_limits(
             gossip.max_message_age_seconds, gossip.max_clock_skew_seconds
@@ -118,8 +119,8 @@ class Network:
     async def __aenter__(self) -> Network:
         """Bring the transport up. Raises NetworkError when p2pd does not start."""
         problem = self.reputation.load(self._home.reputation_file)
-        known, problem_with_peers = load_known_peers(self._home.peers_file)
-        self.transport.add_known_peers(known)
+        self._remembered, problem_with_peers = load_known_peers(self._home.peers_file)
+        self.transport.add_known_peers(self._remembered)
         for line in filter(None, (problem, problem_with_peers)):
             log.warning("%s", line)
         server = CatchUpServer(
@@ -220,7 +221,11 @@ class Network:
 
     def _save_peers(self) -> None:
         try:
-            save_known_peers(self._home.peers_file, self.peers.known_peers(), self.transport.state.connected)
+            # Peers in good standing stay, heard of in this run or not: whoever was met first this time
+            # may have seen to it.
+            known = {peer.peer_id: peer for peer in (*self._remembered, *self.peers.known_peers())}
+            worth = sorted(known.values(), key=lambda peer: self.peers.is_known(peer.peer_id))
+            save_known_peers(self._home.peers_file, worth, self.transport.state.connected)
             self.reputation.save(self._home.reputation_file)
         except OSError as error:
             # For the next run; this one goes on without.

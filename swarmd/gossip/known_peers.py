@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from swarmd.gossip.dialer import Backoff
 from swarmd.gossip.transport import KnownPeer
@@ -19,9 +19,13 @@ class KnownPeers:
     Args:
         own_peer_id: never dialled.
         backoff: pauses between tries of one peer.
+        is_known: whether a peer is in good standing. Strangers are forgotten first.
     """
 
-    def __init__(self, own_peer_id: str, backoff: Backoff) -> None:
+    def __init__(
+        self, own_peer_id: str, backoff: Backoff, is_known: Callable[[str], bool] = lambda peer_id: False
+    ) -> None:
+        self._is_known = is_known
         self._own_peer_id = own_peer_id
         self._backoff = backoff
         self._rng = random.Random()
@@ -43,18 +47,24 @@ class KnownPeers:
             if before is None or before.addresses != addresses:
                 self._forget_tries(peer.peer_id)
             while len(self._peers) > _CAPACITY:
-                oldest, _ = self._peers.popitem(last=False)
+                strangers = (each for each in self._peers if not self._is_known(each))
+                oldest = next(strangers, next(iter(self._peers)))
+                del self._peers[oldest]
                 self._forget_tries(oldest)
 
-    def take_due(self, most: int, connected: Container[str], now: float) -> list[KnownPeer]:
+    def take_due(
+        self, most: int, connected: Container[str], now: float, *, in_good_standing: bool = False
+    ) -> list[KnownPeer]:
         """Up to `most` unconnected peers whose pause is over, newest first. Each counts as tried.
 
-        now: monotonic seconds.
+        now: monotonic seconds. in_good_standing: no strangers.
         """
         due: list[KnownPeer] = []
         for peer in reversed(self._peers.values()):
             if peer.peer_id in connected:
                 self._forget_tries(peer.peer_id)
+            elif in_good_standing and not self._is_known(peer.peer_id):
+                continue
             elif len(due) < most and self._due.get(peer.peer_id, 0.0) <= now:
                 due.append(peer)
         for peer in due:

@@ -79,7 +79,7 @@ class Libp2pTransport:
         self._dialers: dict[str, BootstrapDialer] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._joins_itself = False
-        self._known = KnownPeers(settings.peer_id, settings.redial)
+        self._known = KnownPeers(settings.peer_id, settings.redial, standing.is_known)
         self._ports = ListenPorts()
         self._life: Life | None = None
         self._up = asyncio.Event()
@@ -347,9 +347,17 @@ class Libp2pTransport:
             life.meet_after = {
                 peer: when for peer, when in life.meet_after.items() if peer in self._connected
             }
-            wanted = self._settings.enough_peers - len(self._connected)
-            for peer in self._known.take_due(wanted, self._connected, now):
+            for peer in self._worth_dialling(now):
                 life.spawn(self._dial_known(peer))
+
+    def _worth_dialling(self, now: float) -> list[KnownPeer]:
+        """Known peers, while there are few connections; those in good standing also while all connections
+        are with strangers, who may be one person.
+        """
+        enough, connected = self._settings.enough_peers, self._connected
+        due = self._known.take_due(enough - len(connected), connected, now)
+        wanted = enough // 2 - sum(map(self._standing.is_known, connected)) - len(due)
+        return due + self._known.take_due(wanted, connected, now, in_good_standing=True)
 
     async def _look(self, daemon: P2PDaemon) -> list[str]:
         """Refresh what the snapshot shows. Returns who is connected and should not be: not shown."""

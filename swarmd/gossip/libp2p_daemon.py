@@ -252,6 +252,8 @@ class P2PDaemon(P2P):  # type: ignore[misc]  # hivemind has no type information
             autonat=True,
             natPortMap=not all(map(is_loopback, listen)),
             relay=True,
+            # Two of them for each connection that strangers have relayed here; 16 MB by default.
+            relayBufferSize=65_536,
             tls=True,
             pubsub=True,
             pubsubRouter="gossipsub",

@@ -213,13 +213,14 @@ def save_known_peers(
 ) -> None:
     """Write the peers to remember, replacing the file in one step. Raises OSError.
 
-    peers: with the addresses of their records. connected: peers connected now, for those without a record.
+    peers: with the addresses of their records, those worth most last. connected: peers connected now, for
+    those without a record.
     """
-    remembered = {peer.peer_id: peer for peer in peers}
-    for peer_id, addresses in connected.items():
-        if peer_id not in remembered and addresses:
-            remembered[peer_id] = KnownPeer(peer_id, addresses)
-    replace_file(path, _File(_FORMAT, tuple(remembered.values())[-_MOST_REMEMBERED:]))
+    recorded = {peer.peer_id: peer for peer in peers}
+    met = (KnownPeer(peer_id, where) for peer_id, where in connected.items() if where)
+    # Those who only connected come first, and so are left out first.
+    remembered = (*(peer for peer in met if peer.peer_id not in recorded), *recorded.values())
+    replace_file(path, _File(_FORMAT, remembered[-_MOST_REMEMBERED:]))
 
 
 def load_known_peers(path: Path) -> tuple[tuple[KnownPeer, ...], str]:

@@ -62,3 +62,11 @@ def test_the_number_of_peers_and_addresses_is_bounded() -> None:
     newest = known.take_due(1, (), now=0)[0]
     assert newest.peer_id == "p999"
     assert len(newest.addresses) == 8
+
+
+def test_a_crowd_of_strangers_displaces_no_peer_in_good_standing() -> None:
+    known = KnownPeers("own", BACKOFF, lambda peer_id: peer_id.startswith("good"))
+    known.add([peer("good 1"), peer("good 2")])
+    known.add(peer(f"stranger {number}") for number in range(1000))
+    assert known.take_due(9, (), now=0, in_good_standing=True) == [peer("good 2"), peer("good 1")]
+    assert len(known) == 256

@@ -1,6 +1,7 @@
 """One transport, or two, on real p2pd. Several nodes together: tests/swarm/test_gossip.py."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -21,6 +23,7 @@ from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
 from swarmd.gossip.listen import address_port
 from swarmd.gossip.subscription import Subscription
 from swarmd.gossip.transport import (
+    EQUAL_STANDING,
     MAX_MESSAGE_BYTES,
     MAX_RECORD_BYTES,
     KnownPeer,
@@ -451,3 +454,26 @@ async def test_join_addresses_may_change_while_it_runs(folder: Path) -> None:
         os.kill(b.p2pd_pid, signal.SIGKILL)
         await until(lambda: not b.state.up)
         await until(lambda: b.state.up and b.state.bootstrap[0].reachable)
+
+
+async def test_a_peer_in_good_standing_is_dialled_though_all_connections_are_with_strangers(
+    folder: Path,
+) -> None:
+    async with transport(folder, "good") as good, contextlib.AsyncExitStack() as stack:
+        home = folder / "own"
+        home.mkdir()
+        identity = Identity.create(home / "key")
+        settings = Libp2pSettings(home / "key", identity.peer_id, home, (LOOPBACK,), enough_peers=2)
+        standing = msgspec.structs.replace(EQUAL_STANDING, is_known=lambda peer_id: peer_id == good.peer_id)
+        own = Libp2pTransport(settings, lambda subkey, value: True, standing)
+        await stack.enter_async_context(own)
+        for name in ("s1", "s2", "s3"):
+            await stack.enter_async_context(transport(folder, name, join=own.state.addresses))
+        await until(lambda: len(own.state.connected) == 3)
+        own.add_known_peers([KnownPeer(good.peer_id, good.state.addresses)])
+        await until(lambda: good.peer_id in own.state.connected)
+
+
+async def test_a_relayed_connection_of_strangers_is_given_little_memory(folder: Path) -> None:
+    async with transport(folder, "a") as a:
+        assert "-relayBufferSize=65536" in psutil.Process(a.p2pd_pid).cmdline()

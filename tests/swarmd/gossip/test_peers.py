@@ -86,8 +86,8 @@ def test_peers_are_remembered_in_a_file_across_runs(tmp_path: Path) -> None:
     connected = {"b": ("/ip4/127.0.0.1/tcp/2",), "a": ("/ip4/127.0.0.1/tcp/3",), "c": ()}
     save_known_peers(path, book.known_peers(), connected)
     assert load_known_peers(path)[0] == (
-        KnownPeer("a", ("/ip4/127.0.0.1/tcp/1",)),
         KnownPeer("b", ("/ip4/127.0.0.1/tcp/2",)),
+        KnownPeer("a", ("/ip4/127.0.0.1/tcp/1",)),
     )
     assert [entry.name for entry in tmp_path.iterdir()] == ["peers.json"]
 
@@ -98,6 +98,10 @@ def test_only_the_newest_peers_are_remembered(tmp_path: Path) -> None:
     remembered, _ = load_known_peers(path)
     assert len(remembered) == 128
     assert remembered[-1].peer_id == "p999"
+    # Those who only connected give way first.
+    crowd = {f"stranger {number}": ("/b",) for number in range(1000)}
+    save_known_peers(path, [KnownPeer("p", ("/a",))], crowd)
+    assert load_known_peers(path)[0][-1] == KnownPeer("p", ("/a",))
 
 
 def test_a_missing_or_damaged_file_of_peers_remembers_nobody(tmp_path: Path) -> None:
