@@ -8,7 +8,7 @@ from swarmd.simulate.arms import parse_arms
 from swarmd.simulate.experiment import Experiment, Folder
 from swarmd.simulate.plan import NodePlan, SwarmPlan
 from swarmd.simulate.rows import Row, read_rows, write_rows
-from swarmd.simulate.summary import Results, heldout_auc, own_reward_total
+from swarmd.simulate.summary import Results
 
 SWARM = SwarmPlan(nodes=(NodePlan(),) * 2, rounds=5, seed=0)
 
@@ -96,21 +96,6 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 def row(node: int, number: int, own: float | None = None, held: float | None = None, **more: object) -> Row:
     fields = {"kind": "honest", "virtual_seconds": float(number), **more}
     return Row(node=node, round=number, own_reward=own, heldout_reward=held, **fields)
-
-
-def test_totals_are_means_over_learning_nodes() -> None:
-    rows = [
-        row(0, 0, held=0.0),
-        row(0, 1, own=0.5, held=0.2),
-        row(0, 3, own=0.25, held=0.4),
-        row(1, 0, held=0.1),
-        row(1, 1, own=None),
-        row(1, 3, own=0.25, held=0.1),
-        row(2, 1, own=1.0, held=1.0, kind="frozen"),
-    ]
-    assert own_reward_total(rows) == pytest.approx((0.75 + 0.25) / 2)
-    assert heldout_auc(rows) == pytest.approx(((0.1 + 0.6) / 3 + 0.1) / 2)
-    assert heldout_auc([row(0, 1, own=0.5)]) is None
 
 
 def test_the_summary_holds_what_is_done(tmp_path: Path) -> None:
