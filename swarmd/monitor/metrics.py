@@ -98,6 +98,7 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
         ("policy_version", "Version of the policy.", status.policy_version),
         ("uptime_seconds", "Since the node started.", status.uptime_seconds),
         ("peers", "Peers connected.", status.peers),
+        ("problems", "What a person should see to; `swarmd status` has the lines.", len(status.problems)),
         ("clock_skew_seconds", "This clock ahead of the peers' (behind: < 0).", status.clock.skew_seconds),
         ("reward_own", "Mean reward of own, unfiltered rollouts of the last round.", reward.local_mean),
         ("reward_external", "Mean reward of peers' groups of the last round.", reward.external_mean),

@@ -20,8 +20,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from random_models import QWEN2_5_HALF_BILLION, make_model_folder
-
 from swarmd.cli.planning import workload_of
 from swarmd.config import Config
 from swarmd.config_sources import load_config
@@ -59,6 +57,7 @@ def main() -> None:
         folder = str(resolve("tiny").path)
         if arguments.shape == "0.5b":
             import torch
+            from random_models import QWEN2_5_HALF_BILLION, make_model_folder
 
             shape = QWEN2_5_HALF_BILLION | {"num_hidden_layers": arguments.layers}
             folder = str(make_model_folder(Path(temporary), chat=False, dtype=torch.bfloat16, **shape))

@@ -75,9 +75,8 @@ def test_prometheus_scrapes_every_node_of_the_composition_where_it_listens() -> 
     assert sorted(targets) == sorted(f"{name}:{port}" for name in nodes)
 
 
-def test_the_dashboard_draws_only_what_a_node_measures() -> None:
-    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "swarmd.json").read_text())
-    used = set(re.findall(r"\bswarmd_\w+", json.dumps(dashboard["panels"])))
+def measured() -> set[str]:
+    """Names of all that a node measures."""
     status = NodeStatus(
         peer_id="p",
         swarm="s",
@@ -92,11 +91,26 @@ def test_the_dashboard_draws_only_what_a_node_measures() -> None:
         processes=(ProcessStatus("daemon", 1, 1, 1, 1),),
         clock=ClockStatus(skew_seconds=0.0, peers=1),
     )
-    measured = {
-        sample.name for family in NodeCollector(lambda: status).collect() for sample in family.samples
-    }
+    return {sample.name for family in NodeCollector(lambda: status).collect() for sample in family.samples}
+
+
+def test_the_dashboard_draws_only_what_a_node_measures() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "swarmd.json").read_text())
+    used = set(re.findall(r"\bswarmd_\w+", json.dumps(dashboard["panels"])))
     assert used
-    assert used <= measured
+    assert used <= measured()
+
+
+def test_alerts_watch_only_what_a_node_measures_and_prometheus_reads_them() -> None:
+    folder = DEPLOY / "prometheus"
+    (group,) = yaml.safe_load((folder / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        assert rule["alert"].startswith("Swarmd")
+        assert "$labels.instance" in rule["annotations"]["summary"]
+        assert set(re.findall(r"\bswarmd_\w+", rule["expr"])) <= measured(), rule["alert"]
+    (name,) = yaml.safe_load((folder / "prometheus.yml").read_text())["rule_files"]
+    mounts = compose()["services"]["prometheus"]["volumes"]
+    assert f"./prometheus/{name}:/etc/prometheus/{name}:ro" in mounts
 
 
 def test_kubernetes_manifests_fit_their_schemas() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from node_process import kill_and_wait_for_restarts
 
 from swarmd.monitor.history import read_rounds
 
@@ -65,25 +66,33 @@ def test_sigkill_takes_all_processes_along_and_the_next_start_works(
     node = make_node("home", "--isolated").start()
     node.wait_for_round(1)
     children = node.children()
+    killed = node.process.pid
+    assert shared_memory_of(killed)
     node.stop(signal.SIGKILL)
     assert gone(children)
     node.arguments = ["--isolated", "--rounds", "1"]
     node.start()
     assert node.process.wait(timeout=180) == 0
+    assert shared_memory_of(killed) == []
 
 
-def test_killed_workers_are_restarted_and_rounds_go_on(make_node: MakeNode) -> None:
-    node = make_node("home", "--isolated", "--set", "schedule.checkpoint_every_rounds=1").start()
+def test_killed_workers_are_restarted_with_the_newest_weights_and_rounds_go_on(make_node: MakeNode) -> None:
+    settings = ("schedule.checkpoint_every_rounds=1", "workers.restart_min_seconds=0.1")
+    assignments = [word for setting in settings for word in ("--set", setting)]
+    node = make_node("home", "--isolated", *assignments).start()
     before = node.wait_for_round(1)
-    for worker in ("generator", "trainer", "verifier-1"):
-        psutil.Process(before["workers"][worker]["pid"]).kill()
-        restarted = node.wait_for(
-            lambda status, worker=worker: (
-                status["workers"][worker]["restarts"] == 1 and status["workers"][worker]["state"] == "ready"
-            )
-        )
-        assert restarted["workers"][worker]["pid"] != before["workers"][worker]["pid"]
-        assert node.wait_for_round(restarted["round"] + 2)["peer_id"] == before["peer_id"]
+    assert before["weights"]["channel"] == "shared_memory"
+    segments = shared_memory_of(node.process.pid)
+    assert len(segments) == 1
+    for killed in (("generator", "verifier-1"), ("trainer", "generator")):
+        after = kill_and_wait_for_restarts(node, *killed)
+        for name in killed:
+            assert after["workers"][name]["pid"] != before["workers"][name]["pid"]
+        assert after["peer_id"] == before["peer_id"]
+        # The new trainer took the segment of the dead one over.
+        assert shared_memory_of(node.process.pid) == segments
+    described = subprocess.run(node.command("status"), capture_output=True, text=True, check=True).stdout
+    assert "by shared_memory" in described
     assert node.stop()[0] == 0
     assert "Traceback" not in node.printed()
 

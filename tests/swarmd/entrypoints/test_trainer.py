@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -167,6 +169,24 @@ def test_the_canary_is_told_at_the_start_and_when_a_step_asks_for_it(settings, p
     # After a resume it is that of the checkpoint.
     process.save(SaveRequest(b"", round=1))
     assert process.initialise(settings).canary_logprobs_T == moved.canary_logprobs_T
+
+
+def test_a_checkpoint_of_other_options_is_refused_in_a_line_and_what_killed_nodes_left_is_removed(
+    settings, process
+):
+    process.initialise(settings)
+    process.save(SaveRequest(b"", round=1))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    leftover = Path(f"/dev/shm/swarmd-{dead.pid}-{os.urandom(4).hex()}")
+    leftover.write_bytes(b"weights")
+    changed = msgspec.structs.replace(settings, options=TrainingOptions(lora_rank=4))
+    with pytest.raises(
+        CheckpointError, match=r"the shapes do not match: tensor .* move the folder away"
+    ) as caught:
+        process.initialise(changed)
+    assert "\n" not in str(caught.value)
+    assert not leftover.exists()
 
 
 def test_damage_to_all_checkpoints_is_one_line(settings, process):
