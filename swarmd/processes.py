@@ -14,7 +14,7 @@ from swarmd.generation.generator import Generator
 from swarmd.generation.messages import INITIALISE as INITIALISE_GENERATOR
 from swarmd.generation.messages import GeneratorReady, GeneratorSettings
 from swarmd.loops.state import LoopState
-from swarmd.models.placement import Placement
+from swarmd.models.placement import FEWEST_TOKENS_AT_ONCE, Placement
 from swarmd.models.resolve import ModelFolder
 from swarmd.paths import Home
 from swarmd.rewards.messages import INITIALISE as INITIALISE_VERIFIER
@@ -26,6 +26,8 @@ from swarmd.training.messages import INITIALISE as INITIALISE_TRAINER
 from swarmd.training.messages import TrainerReady, TrainerSettings, TrainingOptions
 from swarmd.weights.channel_file import ChannelFile
 from swarmd.weights.segment import Segment, channel_name
+from swarmd.workers.connection import KILLED
+from swarmd.workers.memory_kills import memory_kills
 from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
 
 log = logging.getLogger("swarmd.processes")
@@ -62,6 +64,8 @@ class Processes:
         self._manifest = manifest
         self._state = state
         self._on_event = on_event
+        self._tokens_at_once = placement.tokens_at_once
+        self._memory_kills = memory_kills()
         self._channel_name = channel_name()
         self._trainer_worker = self._worker("trainer", self._start_trainer)
         self._generator_worker = self._worker("generator", self._start_generator)
@@ -125,8 +129,23 @@ class Processes:
             # Verifiers work on what strangers send.
             is_trusted=module != "verifier",
             log_path=self._home.logs / f"{name}.log",
-            on_event=self._on_event,
+            on_event=self._note,
         )
+
+    def _note(self, event: WorkerEvent) -> None:
+        """Pass an event on. A trainer that the kernel has ended for want of memory starts again smaller,
+        and stays so: growing back, it would be ended again, and lose what it learned since its checkpoint.
+        """
+        kills = memory_kills()
+        was_killed = event.worker == "trainer" and event.kind == "failed" and event.text.startswith(KILLED)
+        if was_killed and kills > self._memory_kills:
+            self._tokens_at_once = max(FEWEST_TOKENS_AT_ONCE, self._tokens_at_once // 2)
+            log.warning(
+                "the kernel has ended the trainer for want of memory: it goes on with %d tokens at once",
+                self._tokens_at_once,
+            )
+        self._memory_kills = kills
+        self._on_event(event)
 
     async def _start_trainer(self, worker: Worker) -> None:
         config, place = self._config, self._placement.trainer
@@ -143,9 +162,7 @@ class Processes:
                 checkpoint_keep=config.schedule.checkpoint_keep,
                 temperature=config.rollout.temperature,
                 max_new_tokens=self.max_new_tokens,
-                options=TrainingOptions(
-                    **config.training.options(), tokens_at_once=self._placement.tokens_at_once
-                ),
+                options=TrainingOptions(**config.training.options(), tokens_at_once=self._tokens_at_once),
                 memory_share=place.memory_share,
                 publish_dtype=self._placement.generator.dtype,
                 channel=config.weights.channel,

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from swarmd.errors import ConfigError, MemoryShortError
 from swarmd.models.machine import Machine
 from swarmd.models.memory import HOST, Estimate, Workload
-from swarmd.models.placement import Placement
+from swarmd.models.placement import FEWEST_TOKENS_AT_ONCE, Placement
 
 __all__ = ["check_fit", "gigabytes", "leanest", "widest"]
 
 NEAR = 0.85
 """From this part of what is free on, a fit is called near."""
 _LARGEST_ITEMS = 3
-_FEWEST_TOKENS = 256
-"""Below it a slice is no longer what takes the memory."""
 
 EstimateOf = Callable[[Workload], Estimate]
 
@@ -74,7 +72,7 @@ def widest(machine: Machine, placement: Placement, workload: Workload, estimate_
     Where nothing fits: the fewest.
     """
     choices = [workload]
-    while choices[-1].tokens_at_once // 2 >= _FEWEST_TOKENS:
+    while choices[-1].tokens_at_once // 2 >= FEWEST_TOKENS_AT_ONCE:
         choices.append(replace(choices[-1], tokens_at_once=choices[-1].tokens_at_once // 2))
     rooms = list(_rooms(machine, placement))
     for part in (NEAR, 1.0):

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from swarmd.errors import ConfigError
 from swarmd.models.machine import Gpu, Machine
 
-__all__ = ["DTYPE_BYTES", "MOST_TOKENS_AT_ONCE", "Place", "Placement", "Wish", "place"]
+__all__ = [
+    "DTYPE_BYTES",
+    "FEWEST_TOKENS_AT_ONCE",
+    "MOST_TOKENS_AT_ONCE",
+    "Place",
+    "Placement",
+    "Wish",
+    "place",
+]
 
 MOST_TOKENS_AT_ONCE = 4096
 """More in one forward make a step no faster."""
+FEWEST_TOKENS_AT_ONCE = 256
+"""Fewer save nothing: below it a slice is no longer what takes the memory."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GENERATOR_SHARE = 0.4
 TRAINER_SHARE = 0.5

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["FEWEST_TOKENS", "Room", "is_out_of_memory"]
+from swarmd.models.placement import FEWEST_TOKENS_AT_ONCE
 
-FEWEST_TOKENS = 256
-"""No smaller slice is tried: what does not fit then is not the slice."""
+__all__ = ["Room", "is_out_of_memory"]
+
 _FIRST_PATIENCE_STEPS = 32
 _LONGEST_PATIENCE_STEPS = 1024
 # torch tells a refused allocation of the CPU only in words.
@@ -37,9 +37,9 @@ class Room:
         if self._was_doubled:
             self._patience_steps = min(2 * self._patience_steps, _LONGEST_PATIENCE_STEPS)
             self._was_doubled = False
-        if self.tokens <= FEWEST_TOKENS:
+        if self.tokens <= FEWEST_TOKENS_AT_ONCE:
             return False
-        self.tokens = max(FEWEST_TOKENS, self.tokens // 2)
+        self.tokens = max(FEWEST_TOKENS_AT_ONCE, self.tokens // 2)
         return True
 
     def note_step(self) -> None:

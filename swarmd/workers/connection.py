@@ -39,6 +39,9 @@ Outcome = TypeVar("Outcome")
 MAX_LOG_BYTES = 5_000_000
 """A worker's log is moved to NAME.1 when it is longer; one old file is kept."""
 
+KILLED = "was killed by SIGKILL (out of memory?)"
+"""What is said of a worker that somebody else has killed."""
+
 _BARE = frozenset(
     ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "VIRTUAL_ENV")
 )
@@ -307,7 +310,7 @@ class WorkerProcess:
             reason = self._kill_reason
         elif code < 0:
             name = signal.Signals(-code).name
-            reason = f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+            reason = KILLED if name == "SIGKILL" else f"was killed by {name}"
         else:
             reason = f"exited with code {code}" if code else "ended by itself"
         return f"{reason}; its last words: {self._output.last_line}" if self._output.last_line else reason

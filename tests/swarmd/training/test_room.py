@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from swarmd.training.room import FEWEST_TOKENS, Room, is_out_of_memory
+from swarmd.models.placement import FEWEST_TOKENS_AT_ONCE
+from swarmd.training.room import Room, is_out_of_memory
 
 # A trainer on a model of a few million numbers, in a process that may take less memory than one large
 # slice needs; at the end the cap is lifted.
@@ -63,7 +64,7 @@ def test_a_trainer_that_is_refused_memory_learns_in_smaller_slices_and_grows_bac
     assert done.returncode == 0, done.stderr[-2000:]
     updates, tokens, loss, after, updates_again, tokens_again = json.loads(done.stdout.splitlines()[-1])
     assert updates == 1
-    assert FEWEST_TOKENS <= tokens < 4096
+    assert FEWEST_TOKENS_AT_ONCE <= tokens < 4096
     assert loss is not None
     assert after[0] == tokens
     assert after[-1] == 4096
@@ -73,8 +74,8 @@ def test_a_trainer_that_is_refused_memory_learns_in_smaller_slices_and_grows_bac
 def test_room_is_halved_down_to_the_fewest_tokens_and_no_further():
     room = Room(600)
     assert [room.halve(), room.tokens] == [True, 300]
-    assert [room.halve(), room.tokens] == [True, FEWEST_TOKENS]
-    assert [room.halve(), room.tokens] == [False, FEWEST_TOKENS]
+    assert [room.halve(), room.tokens] == [True, FEWEST_TOKENS_AT_ONCE]
+    assert [room.halve(), room.tokens] == [False, FEWEST_TOKENS_AT_ONCE]
 
 
 def steps_until_doubled(room: Room) -> int:

@@ -360,7 +360,7 @@ def test_weights_of_another_shape_are_not_restored(make_policy, tokenizer):
 def test_out_of_memory_halves_what_is_forwarded_at_once_and_the_step_is_the_same(
     make_policy, tokenizer, mixed_batch, monkeypatch
 ):
-    monkeypatch.setattr("swarmd.training.room.FEWEST_TOKENS", 1)
+    monkeypatch.setattr("swarmd.training.room.FEWEST_TOKENS_AT_ONCE", 1)
     plenty = make_trainer(make_policy(), tokenizer)
     expected = plenty.step(mixed_batch)
     scarce = make_trainer(make_policy(), tokenizer, tokens_at_once=128)
