@@ -340,6 +340,7 @@ class Libp2pTransport:
             for peer_id in closed:
                 life.spawn(self._disconnect(life.daemon, peer_id))
             now = time.monotonic()
+            life.records.tidy()
             for peer_id in life.records.unmet(self._connected):
                 if life.meet_after.get(peer_id, 0.0) <= now:
                     life.meet_after[peer_id] = now + _MEET_AGAIN_SECONDS

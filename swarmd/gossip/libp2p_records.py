@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -35,6 +36,8 @@ MAX_RECORD_TTL_SECONDS = 3600.0
 _CHECKS_PER_SECOND = 256.0
 _CHECKS_AT_ONCE = 512.0
 _CHECKS_REMEMBERED = 4096
+_REPLACEMENTS_PER_BUCKET = 20
+_FAILURES_REMEMBERED = 4096
 _RPC_TIMEOUT_SECONDS = 3.0
 _STORE_TIMEOUT_SECONDS = 15.0
 _PING_TIMEOUT_SECONDS = 5.0
@@ -84,6 +87,17 @@ class Records:
         """Those of `peers` that are not in the routing table."""
         table = self._node.protocol.routing_table.peer_id_to_uid
         return [peer for peer in peers if PeerID.from_base58(peer) not in table]
+
+    def tidy(self) -> None:
+        """Forget what hivemind would keep of every key that ever asked or did not answer."""
+        table, blacklist = self._node.protocol.routing_table, self._node.blacklist
+        for bucket in table.buckets:
+            surplus = len(bucket.replacement_nodes) - _REPLACEMENTS_PER_BUCKET
+            for node_id in list(itertools.islice(bucket.replacement_nodes, max(0, surplus))):
+                del table[node_id]
+            bucket.nodes_requested_for_ping.intersection_update(bucket.nodes_to_peer_id)
+        if len(blacklist.ban_counter) > _FAILURES_REMEMBERED:
+            blacklist.clear()
 
     async def meet(self, peer_id: str) -> bool:
         """Exchange DHT ids with a connected peer, so that each can store at and ask the other.

@@ -7,13 +7,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from swarmd.gossip import libp2p_records
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
-from swarmd.gossip.libp2p_bindings import DHTRecord, DictionaryDHTValue
+from swarmd.gossip.libp2p_bindings import DHTID, DHTRecord, DictionaryDHTValue, PeerID
 from swarmd.identity import Identity
 
 # A node whose DHT sees a clock that is 20 s ahead; hivemind's own limit is 3 s.
@@ -127,3 +128,23 @@ async def test_an_answer_with_more_records_than_a_node_may_hold_is_not_looked_at
             assert len(checked) == (count if taken else 0)
         # What others ask to be put into the cache is bounded by the same store.
         assert protocol.cache is protocol.storage
+
+
+def test_of_any_number_of_keys_the_dht_keeps_some() -> None:
+    # As libp2p_bindings has imported them: without the rest of hivemind.
+    table = sys.modules["hivemind.dht.routing"].RoutingTable(DHTID.generate(source="own"), 20, 5)
+    blacklist = sys.modules["hivemind.dht.node"].Blacklist(5.0, 2.0)
+    node = SimpleNamespace(protocol=SimpleNamespace(routing_table=table), blacklist=blacklist)
+    records = libp2p_records.Records(node, "own")
+    members = [DHTID.generate(source=f"peer {number}") for number in range(20)]
+    for number in range(20_000):
+        node_id, peer_id = DHTID.generate(source=f"peer {number}"), PeerID(number.to_bytes(34, "big"))
+        table.add_or_update_node(node_id, peer_id)
+        blacklist.register_failure(peer_id)
+    before = len(table.uid_to_peer_id)
+    records.tidy()
+    assert before == 20_000
+    assert len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 4_000
+    assert len(blacklist.ban_counter) == 0
+    # Who was there first is still there.
+    assert all(node_id in table for node_id in members)
