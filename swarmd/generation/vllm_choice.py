@@ -6,10 +6,11 @@ Asked before anything of vLLM is imported, which takes seconds and reads the env
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from importlib import metadata
 
-__all__ = ["SUPPORTED", "Installed", "environment", "find_vllm", "why_not", "why_not_on"]
+__all__ = ["SUPPORTED", "Installed", "environment", "find_vllm", "has_compiler", "why_not", "why_not_on"]
 
 SUPPORTED = "0.32"
 """The release line whose interfaces `vllm_api` is written for; others differ in names and behaviour."""
@@ -61,6 +62,11 @@ def why_not_on(installed: Installed, device_type: str) -> str | None:
     return None
 
 
+def has_compiler() -> bool:
+    """Whether there is the C++ compiler that torch would take for code of a CPU."""
+    return shutil.which(os.environ.get("CXX") or "g++") is not None
+
+
 def environment(threads: int, device: str, folder: str) -> dict[str, str]:
     """What vLLM and its processes read from the environment: quiet, offline, bound to no core.
 
@@ -86,6 +92,9 @@ def environment(threads: int, device: str, folder: str) -> dict[str, str]:
         # An update asks for each layer's memory anew and gives as much back. Kept by the process, it is not
         # fetched from the system page by page each time, which took a third of the load.
         chosen |= {"MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES, "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES}
+        if not has_compiler():
+            # vLLM compiles a part of its sampler even when asked not to, and would end over it.
+            chosen["TORCH_COMPILE_DISABLE"] = "1"
     if device.startswith("cuda:"):
         chosen["CUDA_VISIBLE_DEVICES"] = _visible_device(int(device.removeprefix("cuda:")))
     return chosen

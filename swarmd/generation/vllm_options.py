@@ -6,8 +6,6 @@ take; and what an update of the weights must bring, from the model's configurati
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from swarmd.errors import GenerationError
 from swarmd.generation.messages import GeneratorSettings
 from swarmd.generation.model import memory_cost
+from swarmd.generation.vllm_choice import has_compiler
 from swarmd.models.device import Compute
 from swarmd.models.memory import usual_cache_bytes
 from swarmd.models.tokenization import Tokenizer, end_token_id
@@ -98,7 +97,7 @@ def plan_server(settings: GeneratorSettings, compute: Compute, model: Any) -> Se
         context_tokens=min(context, fits),
         kv_cache_bytes=cache,
         memory_share=settings.memory_share,
-        is_compiled=size >= _COMPILE_FROM and (compute.device.type == "cuda" or _has_compiler()),
+        is_compiled=size >= _COMPILE_FROM and (compute.device.type == "cuda" or has_compiler()),
         shapes={name: tuple(tensor.shape) for name, tensor in model.named_parameters()},
         tied=_tied(model),
     )
@@ -143,7 +142,3 @@ def end_token_ids(path: str, config: Any, tokenizer: Tokenizer) -> list[int]:
         named = config.get_text_config().eos_token_id
     more = named if isinstance(named, list) else [] if named is None else [named]
     return sorted({end, *map(int, more)})
-
-
-def _has_compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
