@@ -43,23 +43,6 @@ def test_a_node_alone_runs_its_rounds_saves_plots_and_exits_0(make_node: MakeNod
     assert shared_memory_of(node.process.pid) == []
 
 
-def test_a_synchronous_node_alternates_and_shows_how_long_its_workers_wait(make_node: MakeNode) -> None:
-    synchronous = ("--set", "schedule.mode=synchronous", "--set", "schedule.eval_every_rounds=0")
-    node = make_node("home", "--isolated", "--rounds", "4", *synchronous).start()
-    assert node.process.wait(timeout=180) == 0
-    rounds = read_rounds(node.home / "history.sqlite")
-    assert [record.lag_groups for record in rounds] == [(8,)] * 4
-    for record in rounds:
-        assert record.trainer_idle_share is not None
-        assert record.generator_idle_share is not None
-        # Never at work at the same time: whenever one works, the other waits.
-        assert record.trainer_idle_share + record.generator_idle_share >= 0.99
-        assert min(record.trainer_idle_share, record.generator_idle_share) > 0
-    status = node.ask("status")
-    assert status["groups_per_minute"] > 0
-    assert 0 < status["workers"]["trainer"]["idle_share"] < 1
-
-
 def test_sigkill_takes_all_processes_along_and_the_next_start_works(
     make_node: MakeNode, gone: Callable[[list[psutil.Process]], bool]
 ) -> None:

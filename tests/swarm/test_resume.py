@@ -1,4 +1,4 @@
-"""A node that was stopped goes on as if it had not been."""
+"""A node that takes turns: what its workers wait for each other, and that a stop changes nothing of it."""
 
 import json
 import shutil
@@ -23,6 +23,8 @@ SETTINGS = (
     "--isolated",
     *("--seed", "7"),
     *("--set", "schedule.mode=synchronous"),
+    # An evaluation would have the generator work while the trainer does.
+    *("--set", "schedule.eval_every_rounds=0"),
     *("--set", "training.tokens_at_once=4096"),
     *("--set", "schedule.checkpoint_keep=100"),
 )
@@ -86,5 +88,21 @@ def test_a_node_that_was_stopped_at_any_moment_goes_on_bit_for_bit(
     assert curves[0] == curves[1]
     assert [number for number, *_ in curves[0]] == list(range(1, rounds + 1))
     assert f"at round {reached}" in stopped.printed()
+    check_turns(straight)
     # Groups that the policy of a checkpoint did not sample would show as a difference to the trainer's.
     assert all((record.sampler_gap or 0.0) < 1e-3 for record in read_rounds(stopped.home / "history.sqlite"))
+
+
+def check_turns(node: Any) -> None:
+    """Trainer and generator were never at work at the same time, and what they waited is shown."""
+    rounds = read_rounds(node.home / "history.sqlite")
+    assert [record.lag_groups for record in rounds] == [(8,)] * len(rounds)
+    for record in rounds:
+        assert record.trainer_idle_share is not None
+        assert record.generator_idle_share is not None
+        # Whenever one works, the other waits.
+        assert record.trainer_idle_share + record.generator_idle_share >= 0.99
+        assert min(record.trainer_idle_share, record.generator_idle_share) > 0
+    status = node.ask("status")
+    assert status["groups_per_minute"] > 0
+    assert 0 < status["workers"]["trainer"]["idle_share"] < 1

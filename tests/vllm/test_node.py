@@ -43,6 +43,11 @@ def test_node_learns_with_vllm_and_outlives_its_processes(start_node: StartNode)
     assert running["policy_version"] > 0
     generator = node.generator()
     assert len(generator) >= 3
+    # Each of its processes is in the books.
+    pids = {process.pid for process in generator}
+    seen = node.wait_for(lambda status: pids <= {found["pid"] for found in status["processes"]})
+    assert any(found["name"].startswith("generator/") for found in seen["processes"])
+    assert all(found["resident_bytes"] > 0 for found in seen["processes"])
     (channel,) = set.union(*map(named_memory, generator))
     assert channel.startswith(f"/dev/shm/swarmd-{node.process.pid}")
 
