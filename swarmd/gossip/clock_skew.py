@@ -19,7 +19,7 @@ SAID_UNTIL_SECONDS = 3.0
 REMEMBERED_SECONDS = 300.0
 _MESSAGES = 8
 _MOST_PEERS = 256
-_REFUSED_EVERY_SECONDS = 10.0
+_LOOK_EVERY_SECONDS = 10.0
 
 
 class ClockSkew:
@@ -38,21 +38,23 @@ class ClockSkew:
         self._of: OrderedDict[str, _Peer] = OrderedDict()
         self._said: float | None = None
 
-    def wants(self, peer_id: str) -> bool:
-        """Whether one more message of this peer is worth a look at its signature."""
-        peer = self._of.get(peer_id)
-        return peer is None or self._clock() - peer.at > _REFUSED_EVERY_SECONDS
+    def take_look(self, peer_id: str) -> bool:
+        """Whether to look at the signature of a message that this peer sent and that is refused for its time.
+        Once in a while, whatever comes of it: a look costs more than the refusal.
+        """
+        now, peer = self._clock(), self._peer(peer_id)
+        if now - peer.looked_at < _LOOK_EVERY_SECONDS:
+            return False
+        peer.looked_at = now
+        return True
 
     def note(self, peer_id: str, created_ms: int, arrived_at: float) -> None:
         """A message of this peer, under its signature, says it was sealed then; it arrived at `arrived_at`
         on the monotonic clock.
         """
-        peer = self._of.setdefault(peer_id, _Peer())
-        self._of.move_to_end(peer_id)
+        peer = self._peer(peer_id)
         peer.at = arrived_at
         peer.ahead.append(created_ms / 1000 - arrived_at)
-        while len(self._of) > _MOST_PEERS:
-            self._of.popitem(last=False)
 
     def seconds(self) -> float | None:
         """Seconds that this clock is ahead of the peers' (behind: negative). None: nothing was heard lately.
@@ -101,16 +103,25 @@ class ClockSkew:
         return f"this clock is {abs(seconds):.0f} s {direction} {who}: set it, by NTP for instance"
 
     def _heard(self, now: float) -> list[_Peer]:
-        return [peer for peer in self._of.values() if now - peer.at <= REMEMBERED_SECONDS]
+        return [peer for peer in self._of.values() if peer.ahead and now - peer.at <= REMEMBERED_SECONDS]
+
+    def _peer(self, peer_id: str) -> _Peer:
+        peer = self._of.setdefault(peer_id, _Peer())
+        self._of.move_to_end(peer_id)
+        while len(self._of) > _MOST_PEERS:
+            self._of.popitem(last=False)
+        return peer
 
 
 class _Peer:
     """What one peer's last messages say."""
 
-    __slots__ = ("ahead", "at")
+    __slots__ = ("ahead", "at", "looked_at")
 
     def __init__(self) -> None:
         self.ahead: deque[float] = deque(maxlen=_MESSAGES)
         """Of each the time it was sealed, minus the monotonic time it arrived; late ones have less."""
         self.at = 0.0
         """When the last one arrived."""
+        self.looked_at = float("-inf")
+        """When the signature of one that was refused was looked at last."""

@@ -160,7 +160,7 @@ class Subscriber:
         if skew is None or arrived_at is None:
             return
         if isinstance(envelope, Refusal):
-            if envelope.reason not in _OF_TIME or not skew.wants(received.source):
+            if envelope.reason not in _OF_TIME or not skew.take_look(received.source):
                 return
             at_any_time = msgspec.structs.replace(
                 self._envelope_limits, max_age_ms=None, max_skew_ms=MAX_COUNTER

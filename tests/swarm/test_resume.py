@@ -14,7 +14,7 @@ import pytest
 from swarmd.loops.state import SavedState
 from swarmd.monitor.history import read_rounds
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(600)]
 
 MakeNode = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def test_a_node_that_was_stopped_at_any_moment_goes_on_bit_for_bit(
     stopped.arguments += ["--rounds", str(rounds)]
     for node in (stopped, straight):
         node.start()
-        assert node.process.wait(timeout=180) == 0
+        assert node.process.wait(timeout=280) == 0
 
     again, ended = newest_checkpoint(stopped.home), newest_checkpoint(straight.home)
     for name in ("weights.safetensors", "optimizer.safetensors"):

@@ -109,10 +109,11 @@ def test_peers_that_fell_silent_count_no_more_and_few_are_remembered() -> None:
     assert (clocks.skew.peers, clocks.skew.seconds(), clocks.skew.problem()) == (0, None, "")
 
 
-def test_what_costs_a_signature_is_wanted_rarely() -> None:
+def test_a_refused_message_is_looked_at_rarely_whatever_comes_of_it() -> None:
     clocks = Clocks()
-    assert clocks.skew.wants("a")
-    clocks.hear("a")
-    assert not clocks.skew.wants("a")
+    assert clocks.skew.take_look("a")
+    assert not clocks.skew.take_look("a")
+    assert clocks.skew.take_look("b")
     clocks.up += 11
-    assert clocks.skew.wants("a")
+    assert clocks.skew.take_look("a")
+    assert (clocks.skew.peers, clocks.skew.seconds()) == (0, None)
