@@ -143,8 +143,9 @@ class CheckedStub:
         for result in response.results:
             if len(result.nearest_node_ids) > MAX_NEIGHBOURS:
                 raise self._refusal(Reason.OVERSIZED)
-            if not _are_placed(result):
-                raise self._refusal(Reason.WRONG_AUTHOR)
+            if len(result.nearest_node_ids) != len(result.nearest_peer_ids):
+                raise self._refusal(Reason.MALFORMED)
+            _leave_out_misplaced(result)
             if result.type == dht_pb2.FOUND_DICTIONARY and not _is_dictionary(result.value):
                 raise self._refusal(Reason.MALFORMED)
         return response
@@ -159,12 +160,13 @@ class CheckedStub:
         return RequestError(reason.value)
 
 
-def _are_placed(result: Any) -> bool:
-    """Whether all neighbours that an answer names stand where they have to."""
-    if len(result.nearest_node_ids) != len(result.nearest_peer_ids):
-        return False
+def _leave_out_misplaced(result: Any) -> None:
+    """Take out neighbours that stand elsewhere than they have to. Who names them may have been told so."""
     pairs = zip(result.nearest_node_ids, result.nearest_peer_ids, strict=True)
-    return all(node_id == place(str(PeerID(peer_id))).to_bytes() for node_id, peer_id in pairs)
+    placed = [(node, peer) for node, peer in pairs if node == place(str(PeerID(peer))).to_bytes()]
+    del result.nearest_node_ids[:], result.nearest_peer_ids[:]
+    result.nearest_node_ids.extend(node for node, _ in placed)
+    result.nearest_peer_ids.extend(peer for _, peer in placed)
 
 
 class FlatSerializer:

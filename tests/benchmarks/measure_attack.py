@@ -26,7 +26,7 @@ ARMS = {
         {"screens": {"long": "off", "repetitive": "off"}, "training": {"unlikely": "off"}},
     ),
 }
-HELD_OUT_TASKS = 288
+HELD_OUT_TASKS = 512
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def run(arm: str, rounds: int, seed: int) -> Outcome:
         seed=seed,
         config=sections,
         network=NetworkPlan(delay=(0.01, 0.01)),
-        held_out=HeldOut(every=rounds, tasks=HELD_OUT_TASKS),
+        held_out=HeldOut(every=rounds, tasks=HELD_OUT_TASKS, temperature=0.0),
     )
     teacher = Teacher(seed)
     nodes = simulate(plan, [teacher.run] if is_attacked else [])

@@ -141,12 +141,11 @@ async def test_answers_of_honest_nodes_are_handed_on() -> None:
             Reason.MALFORMED,
         ),
         (found(*[OTHER] * 21), Reason.OVERSIZED),
-        (found(OTHER, claimed=lambda peer: KEY), Reason.WRONG_AUTHOR),
         (dht_pb2.FindResponse(peer=SELF), Reason.MALFORMED),
         (dht_pb2.FindResponse(results=[dht_pb2.FindResult()], peer=FOREIGN), Reason.WRONG_AUTHOR),
         (
             dht_pb2.FindResponse(results=[dht_pb2.FindResult(nearest_node_ids=[KEY])], peer=SELF),
-            Reason.WRONG_AUTHOR,
+            Reason.MALFORMED,
         ),
     ],
 )
@@ -157,6 +156,17 @@ async def test_answers_that_no_honest_node_gives_are_refused_and_counted(
     with pytest.raises(RequestError):
         await CheckedStub(Answer(response), PEER, setting.blame).rpc_find(dht_pb2.FindRequest(keys=[KEY]))
     assert setting.blamed == [(PEER, reason)]
+
+
+async def test_neighbours_that_stand_elsewhere_than_they_have_to_are_left_out() -> None:
+    setting = Setting()
+    response = found(PEER, OTHER)
+    response.results[0].nearest_node_ids[0] = KEY
+    stub = CheckedStub(Answer(response), PEER, setting.blame)
+    (result,) = (await stub.rpc_find(dht_pb2.FindRequest(keys=[KEY]))).results
+    assert list(result.nearest_node_ids) == [place(OTHER).to_bytes()]
+    assert list(result.nearest_peer_ids) == [PeerID.from_base58(OTHER).to_bytes()]
+    assert setting.blamed == []
 
 
 def test_records_of_an_honest_node_are_read() -> None:
