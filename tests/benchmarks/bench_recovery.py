@@ -188,15 +188,21 @@ def to_be_heard_again(node: Node, peer: Node) -> float:
         time.sleep(LOOK_SECONDS)
     began = time.monotonic()
     killed.kill()
-    while node.child("p2pd") in (None, killed):  # What the old one sent has been counted by then.
+    while node.child("p2pd") in (None, killed):
         time.sleep(LOOK_SECONDS)
-    before = accepted_from(peer, own)
+    node.wait_for(is_up)
+    before = accepted_from(peer, own)  # What the old one sent has been counted by now.
     deadline = began + PATIENCE_SECONDS
     while accepted_from(peer, own) <= before:
         if time.monotonic() > deadline:
             sys.exit("p2pd did not come back")
         time.sleep(LOOK_SECONDS)
     return time.monotonic() - began
+
+
+def is_up(status: NodeStatus) -> bool:
+    """Whether p2pd has been set up again."""
+    return not any("p2pd is being restarted" in problem for problem in status.problems)
 
 
 def accepted_from(node: Node, peer_id: str) -> int:
