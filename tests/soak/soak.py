@@ -47,8 +47,8 @@ class SoakNode:
     home: Home
     arguments: list[str]
     lives: int = 0
-    pids: set[int] = field(default_factory=set)
-    """Of all its processes that were ever seen."""
+    seen: set[psutil.Process] = field(default_factory=set)
+    """All its processes that were ever seen. They know their start: ids are given again."""
 
     def start(self) -> None:
         """Start it, with what it prints in a file beside its home."""
@@ -70,7 +70,7 @@ class SoakNode:
                 role = _role(process)
                 if role is not None:
                     found[role] = process
-                    self.pids.add(process.pid)
+                    self.seen.add(process)
         except psutil.NoSuchProcess:
             pass  # It has just been killed.
         return found
@@ -227,14 +227,13 @@ def end(nodes: list[SoakNode]) -> list[str]:
             code = node.process.wait()
         if code != 0:
             wrong.append(f"{node.name} ended with exit code {code}")
-        left = [pid for pid in node.pids if psutil.pid_exists(pid) and _role(psutil.Process(pid)) is not None]
+        left = [process.pid for process in node.seen if process.is_running() and _role(process) is not None]
         wrong += [f"{node.name} left process {pid}" for pid in left]
+        pids = {process.pid for process in node.seen}
         wrong += [
             f"{node.name} left {path}"
             for path in Path("/dev/shm").glob("*swarmd*")
-            if any(
-                part.isdigit() and int(part) in node.pids for part in path.name.replace(".", "-").split("-")
-            )
+            if any(part.isdigit() and int(part) in pids for part in path.name.replace(".", "-").split("-"))
         ]
     return wrong
 
