@@ -58,6 +58,7 @@ class Node:
                 [
                     *(sys.executable, "-m", "swarmd", "start", "--home", self.home.folder, *self._arguments),
                     *("--set", "workers.max_fast_failures=1000"),
+                    *("--set", f"workers.start_timeout_seconds={PATIENCE_SECONDS}"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
