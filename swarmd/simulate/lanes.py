@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from swarmd.errors import SwarmdError, WorkerError
 from swarmd.simulate.experiment import Folder
 from swarmd.simulate.messages import RUN, Run, RunReply, RunRequest
+from swarmd.workers.connection import WorkerRefusalError
 from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
 
 __all__ = ["Progress", "run_all"]
@@ -103,12 +104,14 @@ async def _lane(
 
 
 async def _asked(worker: Worker, running: asyncio.Task[None], request: RunRequest) -> RunReply:
-    """The reply to one request, which is asked again when the process died of something else."""
+    """The reply to one request, which is asked again when the process died: it may have been of something
+    else.
+    """
     for attempt in (1, 2):
         try:
             return await worker.call(RUN, request, _RUN_SECONDS)
         except WorkerError as error:
-            if attempt == 2 or running.done():
+            if attempt == 2 or running.done() or isinstance(error, WorkerRefusalError):
                 raise SwarmdError(f"{request.run.file.removesuffix('.parquet')} failed: {error}") from error
     raise AssertionError("unreachable")
 

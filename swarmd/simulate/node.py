@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from swarmd_protocol.topics import rollouts_topic
 
+from swarmd.errors import WorkerError
 from swarmd.generation.generator import Generator
 from swarmd.gossip.catch_up import RecentGroups
 from swarmd.gossip.memory import InMemoryNetwork
@@ -133,17 +134,24 @@ class Node:
             return False
         return self.plan.kind != "silent"
 
+    @property
+    def _hears(self) -> bool:
+        """Whether anything of a peer would ever be used here."""
+        draws = self._sampler.pace.external_groups > 0 or self._config.replay.adaptive
+        return (self.plan.learns and draws) or self.plan.kind == "copier"
+
     async def run(self) -> None:
         """From joining to the last round."""
         await asyncio.sleep(self.plan.joins)
         async with self._transport, asyncio.TaskGroup() as group:
-            receiving = group.create_task(self._receive_loop().run(self._state))
+            receiving = group.create_task(self._receive_loop().run(self._state)) if self._hears else None
             await self._load_weights()
             if self._around.plan.held_out.every:
                 await self._evaluate_and_note(0)
             for number in self._rounds():
                 await self._round(number)
-            receiving.cancel()
+            if receiving is not None:
+                receiving.cancel()
 
     def _rounds(self) -> Iterator[int]:
         """Numbers of the rounds to do, while there is something left of the budget."""
@@ -196,7 +204,11 @@ class Node:
         return sorted(groups, key=lambda group: not group.has_signal)[:count] if most else groups
 
     async def _answer(self, count: int) -> list[RolloutGroup]:
+        if not count:
+            return []
         groups = await self._rollout.answer(count, self._state)
+        if not groups:
+            raise WorkerError(f"node {self.number} sampled {count} groups, and none could be scored")
         self._ledger.note_own(groups)
         return groups
 

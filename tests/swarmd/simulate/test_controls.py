@@ -52,6 +52,14 @@ def test_a_budget_of_updates_ends_when_they_are_taken(verifier: VerifierProcess)
         assert len(node.rows) > 2
 
 
+def test_a_node_that_only_learns_from_peers_samples_what_they_lack(verifier: VerifierProcess) -> None:
+    for node in run(verifier, "0/3", rounds=3):
+        assert all(row.groups_own == row.groups_filled == row.groups_generated for row in node.rows)
+        assert all(row.groups_own + row.groups_external == 3 for row in node.rows)
+        assert node.rows[0].groups_external == 0
+        assert sum(row.groups_external for row in node.rows) > 0
+
+
 def test_nodes_may_be_slow_late_and_special(verifier: VerifierProcess) -> None:
     plans = (
         NodePlan(),
