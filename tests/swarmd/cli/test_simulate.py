@@ -1,5 +1,6 @@
 """`swarmd simulate` as a user runs it: real processes, broken off and gone on with."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -37,8 +38,10 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.05)
 
 
-def start(*arguments: str, out: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(out, *arguments), stderr=subprocess.PIPE, text=True)
+def start(*more: str, out: Path) -> subprocess.Popen[str]:
+    # Who tests in the background of a shell may have SIGINT ignored, and that is inherited.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command(out, *more), stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
 def gone(processes: list[psutil.Process]) -> bool:

@@ -1,13 +1,25 @@
 """A swarm in one process, with the daemon's rooms and in virtual time."""
 
+from collections import defaultdict
+
 import msgspec
 import pytest
-from small_swarm import run
+from small_swarm import plan, run
+from swarmd_protocol.codec import decode
+from swarmd_protocol.envelope import Envelope, EnvelopeLimits, open_envelope
+from swarmd_protocol.messages import Kind, RolloutGroupMessage
+from swarmd_protocol.topics import rollouts_topic
 
+from swarmd.gossip.memory import InMemoryNetwork
+from swarmd.gossip.subscription import Subscription
+from swarmd.identity import verify
+from swarmd.loops.state import Clock
 from swarmd.simulate.plan import HeldOut, NetworkPlan
 from swarmd.simulate.rows import Row
-from swarmd.simulate.swarm import SimulatedNode
+from swarmd.simulate.swarm import SimulatedNode, simulate_with
 from swarmd.simulate.verifier import VerifierProcess
+from swarmd.tasks.manifest import Manifest
+from swarmd.types import TaskReference
 
 
 def without_wall_time(nodes: tuple[SimulatedNode, ...]) -> list[Row]:
@@ -49,12 +61,58 @@ def test_loss_costs_groups_and_no_round(verifier: VerifierProcess) -> None:
     assert sum(row.groups_filled for row in first.rows) >= 4
 
 
-@pytest.mark.parametrize("arm", ["4/0", "2/2", "2/2+lag2", "2+2self", "2/2+frozen"])
-def test_all_arms_of_a_seed_begin_alike(verifier: VerifierProcess, arm: str) -> None:
-    """The same weights, and the same questions: greedy answers and first own groups are the same."""
-    held_out = HeldOut(every=1, tasks=18, temperature=0.0)
-    reference = run(verifier, "2/0", rounds=1, held_out=held_out)
-    nodes = run(verifier, arm, rounds=1, held_out=held_out)
-    for node, other in zip(nodes, reference, strict=False):
+GREEDY = HeldOut(every=1, tasks=18, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def alone(verifier: VerifierProcess) -> tuple[SimulatedNode, ...]:
+    return run(verifier, "2/0", rounds=1, held_out=GREEDY)
+
+
+@pytest.mark.parametrize("arm", ["4/0", "2/2", "2+2self", "2/2+frozen"])
+def test_all_arms_of_a_seed_begin_alike(
+    verifier: VerifierProcess, alone: tuple[SimulatedNode, ...], arm: str
+) -> None:
+    """With the same weights, which give the same answers."""
+    nodes = run(verifier, arm, rounds=1, held_out=GREEDY)
+    for node, other in zip(nodes, alone, strict=False):
         assert node.peer_id == other.peer_id
         assert node.rows[0].heldout_by_task == other.rows[0].heldout_by_task
+
+
+class Listener:
+    """A guest that writes down which tasks each node shared groups of."""
+
+    def __init__(self) -> None:
+        self.heard: defaultdict[str, list[TaskReference]] = defaultdict(list)
+
+    async def run(self, network: InMemoryNetwork, manifest: Manifest, clock: Clock) -> None:
+        topic = rollouts_topic(manifest.swarm_id)
+        limits = EnvelopeLimits(manifest.swarm_id, Kind.ROLLOUT_GROUP, None)
+        async with network.transport("listener") as transport:
+            async for received in transport.subscribe(Subscription(topic, 1000)):
+                envelope = open_envelope(received.data, verify, limits, int(clock.wall() * 1000))
+                assert isinstance(envelope, Envelope)
+                message = decode(envelope.payload, RolloutGroupMessage)
+                assert isinstance(message, RolloutGroupMessage)
+                self.heard[received.source].append(message.task)
+
+
+def test_a_node_is_asked_the_same_in_all_arms_however_many_they_take(verifier: VerifierProcess) -> None:
+    streams = []
+    for arm in ("3/0", "1/1"):
+        listener = Listener()
+        simulate_with(verifier.call, plan(arm, rounds=2), [listener.run])
+        in_order = {
+            node: sorted(tasks, key=lambda task: task.index) for node, tasks in listener.heard.items()
+        }
+        streams.append(in_order)
+    many, few = streams
+    assert many.keys() == few.keys()
+    assert len(many) == 2
+    for node, tasks in few.items():
+        assert len(many[node]) == 6
+        assert 2 <= len(tasks) <= 4
+        assert tasks == many[node][: len(tasks)]
+    first, second = many.values()
+    assert not set(first) & set(second)
