@@ -89,6 +89,8 @@ def describe(status: NodeStatus) -> str:
         memory = f", about {gigabytes(worker.estimated_bytes)}" if worker.estimated_bytes else ""
         where = f", {worker.device} in {worker.dtype}{memory} ({worker.why})" if worker.device else ""
         rows.append((f"worker {name}", f"{worker.state}{doing}{idle}, {worker.restarts} restarts{where}"))
+    if status.processes:
+        rows.append(("memory", _memory(status)))
     if status.sandbox:
         rows.append(("sandbox", ", ".join(status.sandbox)))
     if status.buffer.rejected:
@@ -98,6 +100,15 @@ def describe(status: NodeStatus) -> str:
     lines = [columns(rows)]
     lines += [f"problem: {printable(problem)}" for problem in status.problems]
     return "\n".join(lines)
+
+
+def _memory(status: NodeStatus) -> str:
+    """What each process takes, with what it started."""
+    sizes: dict[str, int] = {}
+    for process in status.processes:
+        name = process.name.partition("/")[0]
+        sizes[name] = sizes.get(name, 0) + process.resident_bytes
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in sizes.items())
 
 
 def _clock(status: NodeStatus) -> str:

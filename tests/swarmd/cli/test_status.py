@@ -11,7 +11,14 @@ import pytest
 from swarmd.cli.app import run_command_line
 from swarmd.cli.status import Required, _require, describe
 from swarmd.errors import SwarmdError
-from swarmd.monitor.status import CanaryStatus, NodeStatus, TrainingStatus, WorkerStatus
+from swarmd.monitor.status import (
+    CanaryStatus,
+    ClockStatus,
+    NodeStatus,
+    ProcessStatus,
+    TrainingStatus,
+    WorkerStatus,
+)
 from swarmd.paths import Home
 
 StartNode = Callable[[str], "Popen[str]"]
@@ -157,3 +164,22 @@ def test_each_worker_is_shown_with_its_place_the_reason_and_its_memory() -> None
     trainer, verifier = [line for line in describe(status).splitlines() if line.startswith("worker ")]
     assert "cuda:0 in bfloat16, about 9.3 GB (one GPU for both)" in trainer
     assert verifier.endswith("0 restarts")
+
+
+def test_memory_of_processes_and_the_clock_against_peers_are_one_row_each() -> None:
+    status = NodeStatus(
+        peer_id="p",
+        swarm="s",
+        swarm_id="i",
+        model="m",
+        state="training",
+        processes=(
+            ProcessStatus("daemon", 1, 180_000_000, 40, 9),
+            ProcessStatus("generator", 2, 1_500_000_000, 30, 8),
+            ProcessStatus("generator/VLLM::EngineCore", 3, 2_000_000_000, 30, 8),
+        ),
+        clock=ClockStatus(skew_seconds=-42.04, peers=3),
+    )
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in describe(status).splitlines())
+    assert rows["memory"] == "daemon 0.18 GB, generator 3.5 GB"
+    assert rows["clock"] == "42.0 s behind 3 peers"
