@@ -13,8 +13,10 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from swarmd.errors import NetworkError
 from swarmd.gossip.transport import BootstrapStatus, RequestError
@@ -136,3 +138,64 @@ class BootstrapDialer:
         until = loop.time() + self._backoff.pause(failures, self._rng)
         while (left := until - loop.time()) > 0 and not self._is_connected(self.peer_id):  # noqa: ASYNC110
             await asyncio.sleep(min(_CHECK_SECONDS, left))
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class JoinAddresses:
+    """The dialers of all join addresses, which may be replaced while they run.
+
+    Args:
+        own_peer_id: never dialled.
+        connect, is_connected, backoff: as of `BootstrapDialer`.
+    """
+
+    def __init__(
+        self,
+        own_peer_id: str,
+        connect: Callable[[str, str], Awaitable[None]],
+        is_connected: Callable[[str], bool],
+        backoff: Backoff,
+    ) -> None:
+        self.has_itself = False
+        """Whether one of them names this node."""
+        self._own_peer_id = own_peer_id
+        self._make = partial(BootstrapDialer, connect=connect, is_connected=is_connected, backoff=backoff)
+        self._dialers: dict[str, BootstrapDialer] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._spawn: Spawn | None = None
+
+    @property
+    def statuses(self) -> tuple[BootstrapStatus, ...]:
+        """How each is doing."""
+        return tuple(dialer.status for dialer in self._dialers.values())
+
+    def replace(self, addresses: Iterable[str]) -> None:
+        """Dial these and no others from now on. Those that stay go on as they were."""
+        wanted = {address: address_peer_id(address) for address in addresses}
+        self.has_itself = self._own_peer_id in wanted.values()
+        others = [address for address, peer_id in wanted.items() if peer_id != self._own_peer_id]
+        for address in self._dialers.keys() - set(others):
+            del self._dialers[address]
+            if (task := self._tasks.pop(address, None)) is not None:
+                task.cancel()
+        for address in others:
+            if address not in self._dialers:
+                self._dialers[address] = self._make(address)
+                self._begin(address)
+
+    def dial(self, spawn: Spawn) -> None:
+        """Dial all of them, in tasks that `spawn` makes and whose end it sees to."""
+        self._spawn = spawn
+        for address in self._dialers:
+            self._begin(address)
+
+    def rest(self) -> None:
+        """The tasks have an end: begin none before `dial` is called again."""
+        self._spawn = None
+        self._tasks.clear()
+
+    def _begin(self, address: str) -> None:
+        if self._spawn is not None:
+            self._tasks[address] = self._spawn(self._dialers[address].run())

@@ -20,7 +20,7 @@ from typing import Self
 from swarmd.errors import NetworkError
 from swarmd.gossip import libp2p_streams
 from swarmd.gossip.background import Background
-from swarmd.gossip.dialer import Backoff, BootstrapDialer, address_peer_id, try_port
+from swarmd.gossip.dialer import Backoff, JoinAddresses, try_port
 from swarmd.gossip.known_peers import KnownPeers
 from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
@@ -76,9 +76,8 @@ class Libp2pTransport:
         self._standing = standing
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, RequestHandler] = {}
-        self._dialers: dict[str, BootstrapDialer] = {}
-        self._dialing: dict[str, asyncio.Task[None]] = {}
-        self._joins_itself = False
+        self._joining = JoinAddresses(settings.peer_id, self._dial, self._is_connected, settings.redial)
+        self._joining.replace(settings.join)
         self._known = KnownPeers(settings.peer_id, settings.redial, standing.is_known)
         self._ports = ListenPorts()
         self._life: Life | None = None
@@ -88,7 +87,6 @@ class Libp2pTransport:
         self._connected: Mapping[str, tuple[str, ...]] = {}
         self._addresses: tuple[str, ...] = ()
         self._exit = contextlib.AsyncExitStack()
-        self.join(settings.join)
 
     @property
     def peer_id(self) -> str:
@@ -104,7 +102,7 @@ class Libp2pTransport:
     def state(self) -> TransportState:
         """Addresses, connections and join addresses, as last seen."""
         notes = list(self._ports.notes)
-        if self._joins_itself:
+        if self._joining.has_itself:
             notes.append("a join address names this node itself: it is not dialled")
         if self._addresses and all(map(is_loopback, self._addresses)):
             notes.append("only loopback addresses are announced: peers on other machines cannot connect")
@@ -112,7 +110,7 @@ class Libp2pTransport:
             up=self._life is not None,
             addresses=self._addresses,
             connected=self._connected,
-            bootstrap=tuple(dialer.status for dialer in self._dialers.values()),
+            bootstrap=self._joining.statuses,
             restarts=self._restarts,
             notes=tuple(notes),
         )
@@ -143,19 +141,7 @@ class Libp2pTransport:
 
     def join(self, addresses: Iterable[str]) -> None:
         """Keep these join addresses connected, and no others, from now on. Connections stay as they are."""
-        wanted = {address: address_peer_id(address) for address in addresses}
-        self._joins_itself = self._settings.peer_id in wanted.values()
-        dialled = [address for address, peer_id in wanted.items() if peer_id != self._settings.peer_id]
-        for address in set(self._dialers) - set(dialled):
-            del self._dialers[address]
-            if (task := self._dialing.pop(address, None)) is not None:
-                task.cancel()
-        for address in dialled:
-            if address not in self._dialers:
-                dialer = BootstrapDialer(address, self._dial, self._is_connected, self._settings.redial)
-                self._dialers[address] = dialer
-                if self._life is not None:
-                    self._dialing[address] = self._life.spawn(dialer.run())
+        self._joining.replace(addresses)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Hand a message to GossipSub."""
@@ -284,6 +270,7 @@ class Libp2pTransport:
                 await daemon.wait_dead()
             finally:
                 self._life = None
+                self._joining.rest()
                 setting_up.cancel()
                 life.end()
 
@@ -302,7 +289,7 @@ class Libp2pTransport:
             life.spawn(self._pump(life.daemon, subscription))
         life.spawn(self._watch(life))
         self._life = life
-        self._dialing = {address: life.spawn(dialer.run()) for address, dialer in self._dialers.items()}
+        self._joining.dial(life.spawn)
         self._up.set()
 
     async def _serve(self, life: Life, protocol: str, handler: RequestHandler) -> None:
