@@ -58,6 +58,17 @@ class WorkerError(SwarmdError):
     """A worker process failed: it died, hung past its deadline, or answered with an error."""
 
 
+class WorkerRefusalError(WorkerError):
+    """The worker answered a call with an error of its own, and lives on."""
+
+    def __init__(self, message: str, error: str, reason: str) -> None:
+        super().__init__(message)
+        self.error = error
+        """Name of the error's class in this module."""
+        self.reason = reason
+        """The worker's own words."""
+
+
 class WorkerBudgetError(WorkerError):
     """A worker failed too often in too short a time; the node gives up."""
 

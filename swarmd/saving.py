@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 
-from swarmd.errors import SwarmdError, WorkerError
+from swarmd.errors import SwarmdError, WorkerError, WorkerRefusalError
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.tasks.manifest import Manifest
 from swarmd.tasks.source import TaskSource
 from swarmd.training.client import TrainerClient
 from swarmd.training.messages import SaveRequest, TrainerReady
-from swarmd.workers.connection import WorkerRefusalError
 
 log = logging.getLogger("swarmd.node")
 

@@ -5,16 +5,19 @@ that something changed. Only the loops write here; status and the screen read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmd.errors import CheckpointError
+from swarmd.errors import CheckpointError, WorkerRefusalError
 from swarmd.loops.canary import Canary
 from swarmd.replay.buffer import SavedGroup
 from swarmd.types import RolloutGroup, WeightHandle
+
+log = logging.getLogger(__name__)
 
 FAILURE_PAUSE_SECONDS = 0.25
 """Rest of a loop after a failed call: a worker that has stopped for good refuses at once, again and again."""
@@ -165,6 +168,9 @@ class LoopState:
 
     async def note_failure(self, loop: str, error: Exception) -> None:
         """Show that a loop's work failed, and rest a moment before it is tried again."""
+        # What ended a worker is in the log already, by who watches it.
+        if isinstance(error, WorkerRefusalError) and loop not in self.problems:
+            log.warning("%s", error)
         self.problems[loop] = str(error)
         await asyncio.sleep(FAILURE_PAUSE_SECONDS)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarmd.errors import WorkerError
+from swarmd.errors import WorkerError, WorkerRefusalError
 from swarmd.workers.framing import (
     HEADER,
     Call,
@@ -49,17 +49,6 @@ _BARE_PREFIX = "LC_"
 _EXIT_GRACE_SECONDS = 5.0
 """From closing its socket a worker has this long to exit."""
 _DEADLINE_PARTS = 10
-
-
-class WorkerRefusalError(WorkerError):
-    """The worker answered a call with an error of its own, and lives on."""
-
-    def __init__(self, message: str, error: str, reason: str) -> None:
-        super().__init__(message)
-        self.error = error
-        """Name of the error's class in swarmd.errors."""
-        self.reason = reason
-        """The worker's own words."""
 
 
 @dataclass

@@ -32,8 +32,9 @@ from swarmd.errors import (
     WeightChannelError,
     WorkerBudgetError,
     WorkerError,
+    WorkerRefusalError,
 )
-from swarmd.workers.connection import WorkerOutput, WorkerProcess, WorkerRefusalError, bare_environment
+from swarmd.workers.connection import WorkerOutput, WorkerProcess, bare_environment
 from swarmd.workers.framing import Method, Reply, Request
 from swarmd.workers.occupancy import Occupancy
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from swarmd.errors import CheckpointError, WorkerError
+from swarmd.errors import CheckpointError, WorkerError, WorkerRefusalError
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.saving import SaveError, Saver
 from swarmd.tasks.manifest import Manifest
 from swarmd.types import RolloutGroup
-from swarmd.workers.connection import WorkerRefusalError
 
 MakeGroup = Callable[..., RolloutGroup]
 

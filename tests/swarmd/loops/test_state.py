@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from swarmd.errors import CheckpointError
+from swarmd.errors import CheckpointError, WorkerError, WorkerRefusalError
 from swarmd.loops.state import LoopState, SavedState
 from swarmd.replay.buffer import SavedGroup
 from swarmd.types import RolloutGroup
@@ -91,3 +91,19 @@ def test_a_state_that_cannot_be_read_is_one_clear_line(data: bytes, said: str) -
     with pytest.raises(CheckpointError, match=said) as caught:
         SavedState.decode(data)
     assert "\n" not in str(caught.value)
+
+
+async def test_what_a_worker_refuses_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    state = LoopState()
+    refused = [
+        WorkerRefusalError(f"generator worker: a prompt has {tokens} tokens", "GenerationError", "...")
+        for tokens in (600, 601, 602)
+    ]
+    for error in refused[:2]:
+        await state.note_failure("rollout", error)
+        assert state.problems == {"rollout": str(error)}
+    del state.problems["rollout"]  # As after a success.
+    for error in (WorkerError("generator worker was killed"), refused[2]):
+        await state.note_failure("rollout", error)
+        del state.problems["rollout"]
+    assert caplog.messages == [str(refused[0]), str(refused[2])]

@@ -22,8 +22,8 @@ from swarmd.errors import (
     WeightChannelError,
     WorkerBudgetError,
     WorkerError,
+    WorkerRefusalError,
 )
-from swarmd.workers.connection import WorkerRefusalError
 from swarmd.workers.framing import Method
 from swarmd.workers.supervisor import Worker, WorkerLimits
 
