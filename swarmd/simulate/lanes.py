@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from swarmd.errors import SwarmdError, WorkerError
+from swarmd.errors import SwarmdError, WorkerError, WorkerRefusalError
 from swarmd.simulate.experiment import Folder
 from swarmd.simulate.messages import RUN, Run, RunReply, RunRequest
-from swarmd.workers.connection import WorkerRefusalError
 from swarmd.workers.supervisor import Worker, WorkerEvent, WorkerLimits
 
 __all__ = ["Progress", "run_all"]
