@@ -9,7 +9,7 @@ from swarmd_protocol import codec, envelope, messages, text, validation
 from swarmd_protocol.errors import Reason
 
 from swarmd.config import GossipSection, PeersSection
-from swarmd.gossip import transport
+from swarmd.gossip import libp2p_dht, transport
 from swarmd.gossip.libp2p_records import MAX_RECORD_TTL_SECONDS
 from swarmd.gossip.record_store import StoreLimits
 
@@ -48,6 +48,10 @@ def test_parameter_table_has_the_values_of_the_code():
         "max_record_bytes": transport.MAX_RECORD_BYTES,
         "max_records_per_key": StoreLimits().records_per_key,
         "max_records_per_owner": StoreLimits().records_per_owner,
+        "max_rpc_bytes": libp2p_dht.MAX_RPC_BYTES,
+        "max_keys_found": libp2p_dht.MAX_KEYS_FOUND,
+        "max_keys_stored": libp2p_dht.MAX_KEYS_STORED,
+        "max_neighbours": libp2p_dht.MAX_NEIGHBOURS,
         "max_record_ttl_seconds": MAX_RECORD_TTL_SECONDS,
         "max_request_bytes": transport.MAX_REQUEST_BYTES,
         "max_reply_bytes": transport.MAX_REPLY_BYTES,
