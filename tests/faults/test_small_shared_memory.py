@@ -69,7 +69,7 @@ def test_a_node_with_a_small_dev_shm_learns_through_a_file_that_outlives_kills(
     reached = kill_and_wait_for_restarts(node, "trainer", "generator")["round"]
     subprocess.run(node.command("checkpoint"), check=True, timeout=120)
     assert gone(kill_hard(node))
-    # Whether the file is left, the trainer decides: it may hear of the daemon's end before it is ended itself.
+    # The file may be gone: a trainer can hear of the end of its daemon before it is ended itself.
     node.start()
     assert node.wait_for_round(reached + 1)["weights"]["channel"] == "file"
     assert node.stop()[0] == 0
