@@ -97,7 +97,7 @@ class NodeProcess:
         return self.output.read_text(errors="replace")
 
 
-def all_gone(processes: list[psutil.Process], seconds: float = 5.0) -> bool:
+def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
     """Whether all processes end within the time."""
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
