@@ -65,6 +65,7 @@ class Saver:
             log.info("resumed from %s at round %d", ready.resumed_from, saved.round)
         if saved.swarm_id == self._manifest.swarm_id:
             self._buffer.restore(saved.groups, max(0.0, time.time() - saved.saved_at))
+            self._state.own_since_round = saved.own_since_round
         self._state.round = saved.round
         self._state.task_position = saved.source_position
         self._state.own_reward_total = saved.own_reward_total
@@ -115,6 +116,7 @@ class Saver:
             saved_at=time.time(),
             groups=self._buffer.saved(SAVED_GROUP_BYTES),
             eval_reward=self._state.eval_reward,
+            own_since_round=self._state.own_since_round,
         )
         return SaveRequest(
             node_state=saved.encode(), round=self._state.round, eval_reward=self._state.eval_reward

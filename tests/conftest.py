@@ -1,3 +1,4 @@
+import signal
 import sys
 from pathlib import Path
 
@@ -14,3 +15,9 @@ _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _UNTIMED, derandomize=True)
 settings.register_profile("explore", _UNTIMED, max_examples=1000, print_blob=True)
 settings.load_profile("same")
+
+# Under nohup, or in the background of a script, these are ignored, and a node started here would ignore
+# them, too. A handler is not inherited.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)

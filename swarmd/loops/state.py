@@ -27,6 +27,24 @@ RECHECK_SECONDS = 1.0
 SAVED_STATE_FORMAT = 1
 
 
+@dataclass
+class Means:
+    """A running mean."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Take one value in."""
+        self.total += value
+        self.count += 1
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, None before the first value."""
+        return self.total / self.count if self.count else None
+
+
 class SavedState(msgspec.Struct, frozen=True):
     """What the daemon keeps in a checkpoint, beside what the trainer keeps."""
 
@@ -41,6 +59,8 @@ class SavedState(msgspec.Struct, frozen=True):
     """Of the replay buffer; learned from again only in the same swarm."""
     eval_reward: float | None = None
     """Of the last evaluation."""
+    own_since_round: Means = msgspec.field(default_factory=Means)
+    """Of the own groups that the round under way has had; those not trained on are among `groups`."""
 
     def encode(self) -> bytes:
         """As it stands in a checkpoint."""
@@ -65,24 +85,6 @@ class SavedState(msgspec.Struct, frozen=True):
 
 class _Format(msgspec.Struct, frozen=True):
     format: int = 1
-
-
-@dataclass
-class Means:
-    """A running mean."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        """Take one value in."""
-        self.total += value
-        self.count += 1
-
-    @property
-    def mean(self) -> float | None:
-        """The mean, None before the first value."""
-        return self.total / self.count if self.count else None
 
 
 @dataclass(frozen=True)

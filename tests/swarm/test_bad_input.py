@@ -322,6 +322,6 @@ def test_workers_and_p2pd_that_hang_or_die_cost_neither_start_nor_end(
     assert code == 0
     assert seconds < 15
     assert gone(children)
-    assert "no checkpoint at the end: the trainer was busy too long" in node.printed()
+    assert "no checkpoint at the end: the trainer was not done with it within" in node.printed()
     assert "Traceback" not in node.printed()
     assert f"swarmd-{node.process.pid}" not in shared_memory()

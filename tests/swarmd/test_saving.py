@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarmd.errors import CheckpointError, WorkerError, WorkerRefusalError
-from swarmd.loops.state import LoopState, SavedState
+from swarmd.loops.state import LoopState, Means, SavedState
 from swarmd.replay.buffer import ReplayBuffer
 from swarmd.saving import SaveError, Saver
 from swarmd.tasks.manifest import Manifest
@@ -56,6 +56,7 @@ async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup)
     source.draw(5)
     state.task_position = 3
     state.own_reward_total, state.eval_reward = 3.5, 0.25
+    state.own_since_round.add(0.75)
     buffer.add_external(make_group(1, "a"))
     assert await saver.save("as asked") == "checkpoints/checkpoint-1"
     assert (trainer.request.round, trainer.request.eval_reward) == (7, 0.25)
@@ -64,6 +65,7 @@ async def test_a_node_goes_on_where_its_checkpoint_stands(make_group: MakeGroup)
     after, its_buffer = make_saver(trainer, later)
     its_source = after.resume(ready(trainer.request.node_state), "peer", 0)
     assert (later.round, later.own_reward_total, later.eval_reward) == (7, 3.5, 0.25)
+    assert later.own_since_round == Means(0.75, 1)
     # The two tasks that were drawn and not through are drawn again.
     assert (later.task_position, its_source.position) == (3, 3)
     its_source.draw(2)
