@@ -55,6 +55,8 @@ log = logging.getLogger("swarmd.node")
 
 HASTE_SECONDS = 12.0
 """From being asked to stop, beside the disk's time for the last checkpoint. What hangs then is killed."""
+SAYING_SECONDS = 1.0
+"""Of these, what is left after a checkpoint that was not done in time."""
 END_SECONDS = 15.0
 """The same, until the end of it all."""
 LAST_KNOWN_SECONDS = 5.0
@@ -219,9 +221,16 @@ class Node:
                 self._observer.state = "stopping"
                 # While the network is still up: what is shown later is what there was at the end.
                 self._keep_last_known()
-                # One that is through with its rounds has the time of any checkpoint.
-                seconds = STOP_SECONDS if self._stop.is_set() else CHECKPOINT_SECONDS
-                await self._saver.save_or_say("at the end", seconds)
+                await self._saver.save_or_say("at the end", self._trainer_seconds())
+
+    def _trainer_seconds(self) -> float:
+        """How long the trainer may take for the last checkpoint, beside the disk's time."""
+        if self._haste_at is None:
+            # One that is through with its rounds has the time of any checkpoint.
+            return CHECKPOINT_SECONDS
+        # A step that was waited for has taken some of it; a moment is left to say so before the haste.
+        left = self._haste_at - asyncio.get_running_loop().time() - self._saver.disk_seconds
+        return max(1.0, min(STOP_SECONDS, left - SAYING_SECONDS))
 
     def _resume(self, ready: TrainerReady) -> Rooms:
         """Go on where the checkpoint stands, or begin. Returns the rooms, ready for their loops."""
