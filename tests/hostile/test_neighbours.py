@@ -38,6 +38,9 @@ def test_a_new_key_of_an_address_that_is_used_up_is_refused_and_one_of_another_a
     late = attacker.appear("late", lone.victim_address, ONE_HOST)["peer_id"]
     stranger = attacker.appear("stranger", lone.victim_address, OTHER_HOST)["peer_id"]
 
+    # Once it is known where they live: until then all of them share one quota.
+    until(lambda: {*ids.values(), late, stranger} <= set(lone.books()))
+
     def send(*names: str) -> None:
         for who in names:
             attacker.do("send", who=who, kind="unknown kind")
