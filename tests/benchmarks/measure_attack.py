@@ -21,6 +21,7 @@ from swarmd.simulate.swarm import SimulatedNode, simulate
 ARMS = {
     "alone": (False, {}),
     "attacked": (True, {}),
+    "attacked, share capped": (True, {"screens": {"batch_share": "drop", "batch_share_most": 0.25}}),
     "attacked, screens off": (
         True,
         {"screens": {"long": "off", "repetitive": "off"}, "training": {"unlikely": "off"}},
@@ -83,18 +84,23 @@ def run(arm: str, rounds: int, seed: int) -> Outcome:
 
 
 def main(rounds: int, seeds: list[int]) -> None:
-    """Print one line for each seed and arm, and the comparison."""
-    both = [(run("alone", rounds, seed), run("attacked", rounds, seed)) for seed in seeds]
+    """Print one line for each seed and arm, and the comparisons with the swarms alone."""
+    compared = ("alone", "attacked", "attacked, share capped")
+    found = {arm: [] for arm in compared}
+    for seed in seeds:
+        for arm in compared:
+            found[arm].append(run(arm, rounds, seed))
     if len(seeds) > 1:
-        for name in ("own", "late", "held_out"):
-            alone, attacked = ([getattr(found, name) for found in arm] for arm in zip(*both, strict=True))
-            cost, spread = statistics.mean(alone) - statistics.mean(attacked), statistics.stdev(alone)
-            print(
-                f"{name}: alone {statistics.mean(alone):.3f} +- {spread:.3f}, attacked"
-                f" {statistics.mean(attacked):.3f} +- {statistics.stdev(attacked):.3f}; the attacker costs"
-                f" {cost:.3f}, {'within' if cost <= spread else 'above'} the spread of the seeds",
-                flush=True,
-            )
+        for arm in compared[1:]:
+            for name in ("own", "late", "held_out"):
+                alone, attacked = ([getattr(each, name) for each in found[of]] for of in ("alone", arm))
+                cost, spread = statistics.mean(alone) - statistics.mean(attacked), statistics.stdev(alone)
+                print(
+                    f"{name}: alone {statistics.mean(alone):.3f} +- {spread:.3f}, {arm}"
+                    f" {statistics.mean(attacked):.3f} +- {statistics.stdev(attacked):.3f}; it costs"
+                    f" {cost:.3f}, {'within' if cost <= spread else 'above'} the spread of the seeds",
+                    flush=True,
+                )
     # The arm that only explains comes last.
     for seed in seeds[:2]:
         run("attacked, screens off", rounds, seed)
