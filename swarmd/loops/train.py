@@ -116,5 +116,6 @@ class TrainLoop:
         return state.missing
 
     def _waits_for(self, state: LoopState) -> str:
-        missing = self._missing(state)
+        # Just looked at, by the condition that does not hold.
+        missing = state.missing
         return f"{missing} more rollout group{'s' if missing != 1 else ''}"

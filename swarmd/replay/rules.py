@@ -23,7 +23,7 @@ from swarmd.types import RolloutGroup
 __all__ = ["Candidate", "Draw", "Rule", "answer", "import_rule", "kind", "weighted_order"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Candidate:
     """An external group that may be drawn, and what this node knows about it."""
 

@@ -18,16 +18,18 @@ class Successes:
 
     def __init__(self) -> None:
         self._recent: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        self._mean: dict[tuple[str, str], float] = {}
 
     def note(self, group: RolloutGroup) -> None:
         """Take an own group in."""
-        recent = self._recent.setdefault(kind(group), deque(maxlen=RECENT_GROUPS))
+        its_kind = kind(group)
+        recent = self._recent.setdefault(its_kind, deque(maxlen=RECENT_GROUPS))
         recent.append((sum(group.rewards_G), len(group.rewards_G)))
+        total = sum(reward for reward, _ in recent) + _PRIOR_COMPLETIONS * _PRIOR_REWARD
+        self._mean[its_kind] = total / (sum(count for _, count in recent) + _PRIOR_COMPLETIONS)
 
     def of(self, task_kind: tuple[str, str]) -> float:
         """Mean reward of the recent completions of a kind, as if two more had had 0.5: never exactly 0 or
         1 for rewards between them.
         """
-        recent = self._recent.get(task_kind, ())
-        total = sum(reward for reward, _ in recent) + _PRIOR_COMPLETIONS * _PRIOR_REWARD
-        return total / (sum(count for _, count in recent) + _PRIOR_COMPLETIONS)
+        return self._mean.get(task_kind, _PRIOR_REWARD)
