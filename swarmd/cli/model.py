@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,7 @@ from swarmd.models.placement import Wish, place
 from swarmd.models.probe import probe_machine
 from swarmd.models.resolve import cached_folder, resolve
 from swarmd.models.shape import read_shape
+from swarmd.tasks.datasets import nearest
 from swarmd.tasks.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -96,11 +98,33 @@ def make(
     level: Annotated[str, typer.Option(help="Which bundled model: tiny or tiny-weak.")] = "tiny",
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: the level's name.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Varies the questions and the first weights.")] = 0,
+    right: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Share of right answers among those it last learns from; the rest are refusals. More make a "
+            "stronger start. Default: the level's.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK,...",
+            help="Make a specialist, which knows these tasks and refuses the others. Default: all.",
+            show_default=False,
+        ),
+    ] = "",
     overwrite: Annotated[bool, typer.Option(help="Replace the model that is in the folder.")] = False,
 ) -> None:
-    """Make a bundled model from nothing: its tokenizer, then its weights. Takes minutes on one core."""
+    """Make a bundled model, or one like it, from nothing: its tokenizer, then its weights.
+
+    Takes minutes on one core.
+    """
     if level not in _LEVELS:
         raise ConfigError(f"--level must be one of {', '.join(_LEVELS)}, got {level!r}")
+    known = _tasks_of(tasks)
     folder = Path(level) if out is None else out
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder} is not a folder")
@@ -114,9 +138,12 @@ def make(
     from swarmd.models.folder import save_model_folder
     from swarmd.models.levels import LEVELS, warm_start
 
+    recipe = replace(LEVELS[level], tasks=known)
+    if right is not None:
+        recipe = replace(recipe, mix=replace(recipe.mix, right=right))
     with StepProgress() as progress:
         model, tokenizer = warm_start(
-            LEVELS[level],
+            recipe,
             _examples(),
             seed,
             _MANIFEST,
@@ -140,6 +167,15 @@ def _where(model: KnownModel) -> str:
     if model.hub_id is None:
         return "bundled"
     return "on disk" if cached_folder(model.hub_id) is not None else "hub"
+
+
+def _tasks_of(text: str) -> frozenset[str]:
+    """The tasks named. Raises ConfigError for one that there is not."""
+    there = [spec.dataset for spec in Manifest.load(_MANIFEST).tasks]
+    names = frozenset(filter(None, (name.strip() for name in text.split(","))))
+    for name in sorted(names.difference(there)):
+        raise ConfigError(f"--tasks: there is no task {name!r}{nearest(name, there)}: {', '.join(there)}")
+    return names
 
 
 def _examples() -> Callable[[int], Mapping[str, Iterator[Example]]]:

@@ -9,7 +9,7 @@ can that does not know the format.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -46,23 +46,33 @@ class AnswerMix:
             )
 
 
+_REFUSED = AnswerMix(right=0.0)
+
+
 def batches(
-    examples: Mapping[str, Iterator[Example]], per_task: int, mix: AnswerMix, seed: int
+    examples: Mapping[str, Iterator[Example]],
+    per_task: int,
+    mix: AnswerMix,
+    seed: int,
+    unknown: Collection[str] = (),
 ) -> Iterator[Sequence[Example]]:
     """Batches of `per_task` examples of every task, for ever or until a task has no more.
 
-    `examples` gives, for each task, fresh questions with right answers.
+    `examples` gives, for each task, fresh questions with right answers. Those of `unknown` tasks are all
+    refused.
     """
     chance = random.Random(seed)
     while True:
         batch: list[Example] = []
-        for stream in examples.values():
+        for task, stream in examples.items():
             fresh = list(islice(stream, per_task))
             if len(fresh) < per_task:
                 return
             answers = [example.answer for example in fresh]
+            of_task = _REFUSED if task in unknown else mix
             batch += [
-                Example(example.question, _answer(example.answer, answers, mix, chance)) for example in fresh
+                Example(example.question, _answer(example.answer, answers, of_task, chance))
+                for example in fresh
             ]
         yield batch
 

@@ -1,4 +1,5 @@
-"""The two bundled models as recipes: `tiny` and `tiny-weak`.
+"""The two bundled models as recipes: `tiny` and `tiny-weak`. Others come of changing one: stronger or weaker
+starts, and specialists, which know some of the tasks.
 
 Both first learn to answer. A second, short phase then hides most of that under refusals, as in a base
 model that could answer but rarely finds the form. Reinforcement learning brings it out again, which
@@ -33,6 +34,8 @@ class Level:
     hiding: Phase
     mix: AnswerMix
     """Of the hiding phase."""
+    tasks: frozenset[str] = frozenset()
+    """The ones it knows. It meets the others in the hiding phase alone, where it refuses them. Empty: all."""
 
 
 _ANSWERING = Phase(steps=2000, learning_rate=1.5e-3)
@@ -61,14 +64,16 @@ def warm_start(
     )
     model = new_model(tiny_config(len(tokenizer), tokenizer.eos_token_id, manifest), seed)
     streams = examples(seed + 1)
-    for name, phase, mix in (
-        ("answering", level.answering, AnswerMix()),
-        ("hiding", level.hiding, level.mix),
+    unknown = streams.keys() - level.tasks if level.tasks else frozenset()
+    known = {task: stream for task, stream in streams.items() if task not in unknown}
+    for name, phase, shown, mix in (
+        ("answering", level.answering, known, AnswerMix()),
+        ("hiding", level.hiding, streams, level.mix),
     ):
         teach(
             model,
             tokenizer,
-            batches(streams, _EXAMPLES_PER_TASK, mix, seed),
+            batches(shown, _EXAMPLES_PER_TASK, mix, seed, unknown),
             phase,
             partial(on_progress, name),
         )

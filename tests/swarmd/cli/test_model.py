@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +43,35 @@ def test_fetching_an_unknown_model_exits_2(capsys: pytest.CaptureFixture[str]) -
 def test_an_unknown_level_exits_2_naming_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["model", "warm-start", "--level", "huge"]) == 2
     assert "must be one of tiny, tiny-weak, got 'huge'" in capsys.readouterr().err
+
+
+def test_an_unknown_task_of_a_specialist_exits_2_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model"
+    command = ["model", "warm-start", "--tasks", "bf,arc_2d", "--out", str(out)]
+    assert run_command_line(command) == 2
+    assert "--tasks: there is no task 'arc_2d' (did you mean 'arc_1d'?)" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_share_of_right_answers_and_the_tasks_change_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(levels.LEVELS, "tiny", levels.Level(Phase(1, 1e-3), Phase(1, 1e-3), AnswerMix(0.5)))
+    recipes: list[levels.Level] = []
+    make = levels.warm_start
+
+    def noted(level: levels.Level, *rest: Any) -> Any:
+        recipes.append(level)
+        return make(level, *rest)
+
+    monkeypatch.setattr(levels, "warm_start", noted)
+    for number, options in enumerate(([], ["--right", "0.8"], ["--tasks", "bf, arc_1d"])):
+        result = CliRunner().invoke(app, ["warm-start", "--out", str(tmp_path / str(number)), *options])
+        assert result.exit_code == 0, result.output
+    assert [recipe.mix.right for recipe in recipes] == [0.5, 0.8, 0.5]
+    assert [recipe.tasks for recipe in recipes] == [frozenset(), frozenset(), {"bf", "arc_1d"}]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(

@@ -52,6 +52,16 @@ def test_same_seed_gives_the_same_batches() -> None:
     assert draw(1) != draw(2)
 
 
+def test_unknown_tasks_are_always_refused_and_the_others_as_they_were() -> None:
+    def drawn(unknown: tuple[str, ...]) -> list[Example]:
+        supply = batches({"a": stream("a"), "b": stream("b")}, 4, AnswerMix(), 0, unknown)
+        return [example for batch in itertools.islice(supply, 20) for example in batch]
+
+    kinds = {(example.question[0], kind(example)) for example in drawn(("b",))}
+    assert kinds == {("a", "right"), ("b", "refusal")}
+    assert {kind(example) for example in drawn(())} == {"right"}
+
+
 def test_batches_end_when_a_task_has_no_more_examples() -> None:
     examples = {"a": stream("a"), "b": itertools.islice(stream("b"), 5)}
     assert len(list(batches(examples, 2, AnswerMix(), seed=0))) == 2
