@@ -21,7 +21,7 @@ __all__ = ["Ledger", "mean"]
 class Ledger:
     """The rows of one node. `close` writes one of what was noted since the last."""
 
-    def __init__(self, number: int, kind: str, state: LoopState, model: InProcessModel) -> None:
+    def __init__(self, number: int, kind: str, start: str, state: LoopState, model: InProcessModel) -> None:
         self.rows: list[Row] = []
         self.generated = 0
         """Own groups sampled since the start."""
@@ -31,6 +31,7 @@ class Ledger:
         """Own groups of this round, none left out."""
         self._number = number
         self._kind = kind
+        self._start = start
         self._state = state
         self._model = model
         self._done: Round | None = None
@@ -54,6 +55,7 @@ class Ledger:
         row = Row(
             node=self._number,
             kind=self._kind,
+            model=self._start,
             round=round_number,
             virtual_seconds=round(state.clock.monotonic(), 6),
             wall_seconds=self._model.busy_seconds - self._seconds_before,

@@ -55,6 +55,8 @@ class RunMeasures:
     seconds: float
     """Of computing, all nodes."""
     heldout_auc_by_task: Mapping[str, float]
+    heldout_by_start: Mapping[str, Mapping[str, tuple[float, float]]]
+    """Model that nodes started from, and task, to held-out reward at the first and at the last evaluation."""
     own_mean_by_task: Mapping[str, float]
     """Own reward, mean over the rounds in which the task was met."""
     own_curve: Curve
@@ -94,6 +96,7 @@ def measure(rows: Sequence[Row]) -> RunMeasures:
         own_groups=fmean(sum(row.groups_generated for row in node) for node in each) or None,
         seconds=sum(row.wall_seconds for row in rows),
         heldout_auc_by_task=_by_task(each, lambda row: row.heldout_by_task, mean_height),
+        heldout_by_start=_by_start(each),
         own_mean_by_task=_by_task(
             each, lambda row: row.own_reward_by_task, lambda curve: fmean(value for _, value in curve)
         ),
@@ -157,3 +160,16 @@ def _by_task(
             points = tuple((float(row.round), rewards(row)[task]) for row in node if task in rewards(row))
             found[task].append(value(points))
     return {task: fmean(found[task]) for task in sorted(found)}
+
+
+def _by_start(nodes: Iterable[Sequence[Row]]) -> dict[str, dict[str, tuple[float, float]]]:
+    """First and last held-out reward, mean over the nodes of a start that met the task."""
+    of_start: defaultdict[str, list[Sequence[Row]]] = defaultdict(list)
+    for node in nodes:
+        of_start[node[0].model].append(node)
+    found = {}
+    for start, alike in sorted(of_start.items()):
+        first = _by_task(alike, lambda row: row.heldout_by_task, lambda curve: curve[0][1])
+        last = _by_task(alike, lambda row: row.heldout_by_task, lambda curve: curve[-1][1])
+        found[start] = {task: (first[task], last[task]) for task in first}
+    return found

@@ -115,7 +115,7 @@ class Node:
         )
         self._rollout = self._rollout_loop()
         self._evaluation = self._evaluate_loop()
-        self._ledger = Ledger(number, self.kind, self._state, self._model)
+        self._ledger = Ledger(number, self.kind, self._model_name, self._state, self._model)
         self._mischief = self._random("mischief")
 
     @property

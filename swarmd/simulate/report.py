@@ -23,6 +23,7 @@ from swarmd.simulate.tables import (
     latex,
     markdown,
     rates_table,
+    starts_table,
     tasks_table,
 )
 
@@ -119,7 +120,9 @@ def _tables(runs: Runs, pairs: Sequence[tuple[str, str]]) -> list[Table]:
         tables.append(contrasts_table(contrasts))
     if any(len(runs.rates(arm)) > 1 for arm in runs.arms):
         tables.append(rates_table(runs))
-    return [*tables, tasks_table(runs)]
+    tables.append(tasks_table(runs))
+    by_start = starts_table(runs)
+    return tables if by_start is None else [*tables, by_start]
 
 
 def _measures(runs: Runs) -> tuple[Measure, ...]:

@@ -24,6 +24,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     kind: str
     """late: an honest node that joined after the start. Else as `NodePlan.kind` has it."""
+    model: str = ""
+    """What the node started from. Empty where that was not written down."""
     round: int
     virtual_seconds: float
     """End of the round, in rounds of a node of speed 1."""
@@ -93,4 +95,5 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file. Raises OSError, and pyarrow.ArrowException for a file that is damaged."""
     found = pq.read_table(path, schema=SCHEMA).to_pylist(maps_as_pydicts="strict")
-    return [Row(**values) for values in found]
+    # A column that is younger than the file is null, and then has its default.
+    return [Row(**{name: value for name, value in row.items() if value is not None}) for row in found]

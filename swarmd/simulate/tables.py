@@ -8,9 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmd.simulate.comparison import Contrast, Runs
+from swarmd.simulate.measures import RunMeasures
 from swarmd.simulate.statistics import Estimate, estimate, iqm
 
-__all__ = ["Table", "arms_table", "contrasts_table", "latex", "markdown", "rates_table", "tasks_table"]
+__all__ = [
+    "Table",
+    "arms_table",
+    "contrasts_table",
+    "latex",
+    "markdown",
+    "rates_table",
+    "starts_table",
+    "tasks_table",
+]
 
 NONE = "–"
 
@@ -154,6 +164,32 @@ def tasks_table(runs: Runs) -> Table:
     )
 
 
+def starts_table(runs: Runs) -> Table | None:
+    """Held-out reward by what nodes started from. None where all started from the same."""
+    best = {arm: list(runs.of(arm, runs.best_rate(arm)).values()) for arm in runs.arms}
+    every = [run for of_seed in best.values() for run in of_seed]
+    if all(len(run.heldout_by_start) < 2 for run in every):
+        return None
+    pairs = sorted(
+        {(start, task) for run in every for start, of in run.heldout_by_start.items() for task in of}
+    )
+    rows = tuple(
+        (
+            start,
+            task,
+            _plain(_ends(every, start, task, 0), 3),
+            *(_plain(_ends(of_seed, start, task, -1), 3) for of_seed in best.values()),
+        )
+        for start, task in pairs
+    )
+    return Table(
+        "By start and task: held-out reward at the start, and at the last evaluation",
+        ("start", "task", "at the start", *best),
+        rows,
+        "Interquartile means over seeds of the mean over the nodes with that start.",
+    )
+
+
 def markdown(table: Table) -> str:
     """As a section of a page."""
     lines = [f"### {table.title}", "", _line(table.header), _line(("---",) * len(table.header))]
@@ -181,6 +217,12 @@ def latex(table: Table) -> str:
             "",
         ]
     )
+
+
+def _ends(found: Sequence[RunMeasures], start: str, task: str, place: int) -> list[float]:
+    """The first (0) or last (-1) held-out reward of the runs that have the start and the task."""
+    ends = (run.heldout_by_start.get(start, {}).get(task) for run in found)
+    return [pair[place] for pair in ends if pair is not None]
 
 
 def _line(cells: Sequence[str]) -> str:

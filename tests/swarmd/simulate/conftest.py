@@ -32,6 +32,7 @@ def make_rows() -> MakeRows:
         learning_rate: float = 3e-4,
         nodes: int = 2,
         kind: str = "honest",
+        model: str = "",
         first_node: int = 0,
     ) -> list[Row]:
         rows = []
@@ -45,6 +46,7 @@ def make_rows() -> MakeRows:
                         seed=seed,
                         node=node,
                         kind=kind,
+                        model=model,
                         round=number,
                         virtual_seconds=float(number),
                         wall_seconds=0.5,

@@ -37,6 +37,16 @@ def test_nodes_that_do_not_learn_are_left_out(make_rows: MakeRows) -> None:
         measure(make_rows("4/4", 0, kind="frozen"))
 
 
+def test_ends_of_the_held_out_curve_are_kept_by_what_nodes_started_from(make_rows: MakeRows) -> None:
+    weak = make_rows("4/4", 0, heldout=(0.0, 0.1, 0.1, 0.2, 0.4), nodes=2, model="weak")
+    strong = make_rows("4/4", 0, heldout=(0.5, 0.5, 0.5, 0.5, 0.6), nodes=1, model="strong", first_node=2)
+    other = make_rows("4/4", 0, heldout=(0.0, 0.0, 0.0, 0.0, 0.8), nodes=1, model="weak", first_node=3)
+    found = measure(weak + strong + other).heldout_by_start
+    assert found["strong"]["bf"] == (0.5, 0.6)
+    assert found["weak"]["bf"] == pytest.approx((0.0, (0.4 + 0.4 + 0.8) / 3))
+    assert found["weak"]["arc_1d"] == (0.0, 0.0)
+
+
 def test_the_mean_height_takes_uneven_rounds_into_account() -> None:
     assert mean_height(((0.0, 0.0), (1.0, 1.0), (4.0, 1.0))) == pytest.approx((0.5 + 3.0) / 4)
     assert mean_height(((5.0, 0.7),)) == 0.7

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from swarmd.cli.app import run_command_line
@@ -71,6 +72,29 @@ def test_the_rows_in_one_file_make_the_same_report(folder: Path, tmp_path: Path)
     assert len(read_rows(rows)) == 7 * 2 * 21
     runs = runs_of(read_sources([rows]))
     assert (out / "report.md").read_text().startswith(page(runs, planned_pairs(runs, "", ())))
+
+
+def test_unlike_starts_have_a_table_of_their_own(folder: Path, make_rows: MakeRows) -> None:
+    alike = runs_of(read_sources([folder]))
+    assert "By start" not in page(alike, planned_pairs(alike, "", ()))
+    unlike = []
+    for arm, last in (("8/0", 0.3), ("4/4", 0.6)):
+        unlike.append(
+            make_rows(arm, 0, heldout=(0.1, 0.1, 0.1, 0.1, last), model="a")
+            + make_rows(arm, 0, heldout=(0.2, 0.2, 0.2, 0.2, 0.2), model="b", first_node=2)
+        )
+    runs = runs_of(unlike)
+    text = page(runs, planned_pairs(runs, "", ()))
+    assert line_of(text, "a", "bf") == "| a | bf | 0.100 | 0.300 | 0.600 |"
+    assert line_of(text, "b", "bf") == "| b | bf | 0.200 | 0.200 | 0.200 |"
+
+
+def test_rows_of_before_there_was_a_column_are_read(tmp_path: Path, make_rows: MakeRows) -> None:
+    rows = make_rows("8/0", 0)
+    write_rows(tmp_path / "rows.parquet", rows)
+    table = pq.read_table(tmp_path / "rows.parquet")
+    pq.write_table(table.drop_columns(["model"]), tmp_path / "older.parquet")
+    assert read_rows(tmp_path / "older.parquet") == rows
 
 
 def test_only_the_planned_contrasts_are_made(folder: Path, make_rows: MakeRows) -> None:
