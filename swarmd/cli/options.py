@@ -11,7 +11,7 @@ import typer
 from swarmd.errors import ConfigError
 from swarmd.paths import Home, locate_home
 
-__all__ = ["ConfigOption", "HomeOption", "JsonOption", "SetOption", "chosen_home"]
+__all__ = ["ConfigOption", "HomeOption", "JsonOption", "SetOption", "chosen_home", "parse_rates"]
 
 
 def _home_folder(text: str) -> Path:
@@ -49,3 +49,11 @@ SetOption = Annotated[
 def chosen_home(option: Path | None) -> Home:
     """The home that --home, SWARMD_HOME or the default names."""
     return locate_home(option, os.environ)
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """What --learning-rates says. Raises ConfigError."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--learning-rates: expected numbers with commas, got {text!r}") from error

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from swarmd.cli.options import parse_rates
 from swarmd.errors import SwarmdError
-from swarmd.simulate.report import planned_pairs, read_sources, runs_of, write_report
+from swarmd.simulate.arms import parse_arms
+from swarmd.simulate.report import chosen_rows, planned_pairs, read_sources, runs_of, write_report
 from swarmd.simulate.rows import write_rows
 
 __all__ = ["report"]
@@ -42,13 +44,27 @@ def report(
             show_default=False,
         ),
     ] = None,
+    arms: Annotated[
+        str,
+        typer.Option("--arms", metavar="ARM,...", help="Only these. Default: all.", show_default=False),
+    ] = "",
+    learning_rates: Annotated[
+        str,
+        typer.Option(
+            "--learning-rates", metavar="X,...", help="Only these. Default: all.", show_default=False
+        ),
+    ] = "",
     rows: Annotated[
         Path | None,
         typer.Option("--rows", metavar="FILE", help="Also write all rows into one file.", show_default=False),
     ] = None,
 ) -> None:
     """Compare the arms of simulated or real swarms: tables, plots, intervals and tests over seeds."""
-    files = read_sources(sources)
+    files = chosen_rows(
+        read_sources(sources),
+        [arm.name for arm in parse_arms(arms)] if arms else (),
+        parse_rates(learning_rates) if learning_rates else (),
+    )
     runs = runs_of(files)
     written = write_report(runs, planned_pairs(runs, baseline, contrasts or ()), out)
     if rows is not None:

@@ -13,7 +13,7 @@ import typer
 
 import swarmd
 from swarmd.cli.failures import say
-from swarmd.cli.options import SetOption
+from swarmd.cli.options import SetOption, parse_rates
 from swarmd.cli.simulate_progress import SimulationProgress
 from swarmd.errors import ConfigError
 from swarmd.models.catalogue import CATALOGUE
@@ -110,7 +110,7 @@ def simulate(
         ),
         settings=(f"model.name={_model(model or file.model)}", *file.assignments(), *(settings or ())),
         arms=parse_arms(",".join(file.arms) if arms is None else arms),
-        learning_rates=file.learning_rates if learning_rates is None else _numbers(learning_rates),
+        learning_rates=file.learning_rates if learning_rates is None else parse_rates(learning_rates),
         seeds=_seeds(file.seeds if seeds is None else seeds),
     )
     runs = experiment.runs()
@@ -154,13 +154,6 @@ def _model(name: str) -> str:
     """A folder is recorded by its whole path, so that the same command means the same elsewhere."""
     path = Path(name).expanduser()
     return str(path.resolve()) if name not in CATALOGUE and path.is_dir() else name
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--learning-rates: expected numbers with commas, got {text!r}") from error
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from which the same report can be made again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pyarrow import ArrowException
@@ -27,7 +27,7 @@ from swarmd.simulate.tables import (
     tasks_table,
 )
 
-__all__ = ["page", "planned_pairs", "read_sources", "runs_of", "write_report"]
+__all__ = ["chosen_rows", "page", "planned_pairs", "read_sources", "runs_of", "write_report"]
 
 _PAPERS_BASELINE = "8/0"
 
@@ -51,6 +51,27 @@ def read_sources(sources: Sequence[Path]) -> list[list[Row]]:
             raise ConfigError(f"{source} has no finished run: there is nothing in {source / 'runs'}")
         found += simulated + real
     return found
+
+
+def chosen_rows(
+    files: Iterable[Sequence[Row]], arms: Collection[str] = (), rates: Collection[float] = ()
+) -> list[list[Row]]:
+    """The rows of these arms at these learning rates; of all where none is named. Files with no such row are
+    left out. Raises ConfigError for an arm or a rate that there is not.
+    """
+    files = [list(rows) for rows in files]
+    there = {(row.arm, row.learning_rate) for rows in files for row in rows}
+    kept = {(arm, rate) for arm, rate in there if (not arms or arm in arms) and (not rates or rate in rates)}
+    for name, what, asked, found, every in (
+        ("--arms", "arm", arms, {arm for arm, _ in kept}, {arm for arm, _ in there}),
+        ("--learning-rates", "learning rate", rates, {rate for _, rate in kept}, {rate for _, rate in there}),
+    ):
+        for one in asked:
+            if one not in found:
+                listed = ", ".join(str(other) for other in sorted(every))
+                raise ConfigError(f"{name}: there is no run of {what} {one}: there are {listed}")
+    chosen = [[row for row in rows if (row.arm, row.learning_rate) in kept] for rows in files]
+    return [rows for rows in chosen if rows]
 
 
 def runs_of(files: Iterable[Sequence[Row]]) -> Runs:

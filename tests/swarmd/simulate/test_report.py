@@ -97,6 +97,21 @@ def test_rows_of_before_there_was_a_column_are_read(tmp_path: Path, make_rows: M
     assert read_rows(tmp_path / "older.parquet") == rows
 
 
+def test_a_report_of_some_arms_and_rates_leaves_the_others_out(
+    folder: Path, tmp_path: Path, make_rows: MakeRows
+) -> None:
+    for rate in (1e-4, 3e-4):
+        rows = make_rows("2/6", 0, learning_rate=rate)
+        write_rows(folder / "runs" / f"2-6-{rate}.parquet", rows)
+    out, kept = tmp_path / "out", tmp_path / "kept.parquet"
+    command = ["report", str(folder), "--out", str(out), "--rows", str(kept), "--baseline", "4/4"]
+    assert run_command_line([*command, "--arms", "4/4,2/6", "--learning-rates", "3e-4"]) == 0
+    assert {(row.arm, row.learning_rate) for row in read_rows(kept)} == {("4/4", 3e-4), ("2/6", 3e-4)}
+    text = (out / "report.md").read_text()
+    assert line_of(text, "2/6", "4/4")
+    assert "8/0" not in text
+
+
 def test_only_the_planned_contrasts_are_made(folder: Path, make_rows: MakeRows) -> None:
     for seed in range(3):
         write_rows(folder / "runs" / f"6-2-{seed}.parquet", make_rows("6/2", seed))
@@ -125,6 +140,13 @@ def test_one_arm_alone_is_shown_without_contrasts(tmp_path: Path, make_rows: Mak
         (["--baseline", "2/6"], 2, "there is no arm '2/6': there are 8/0, 4/4"),
         (["--contrast", "2/6 vs 8/0"], 2, "there is no arm '2/6'"),
         (["--contrast", "4/4"], 2, "expected 'ARM vs BASE'"),
+        (
+            ["--arms", "8/0,4/4:replay.sampler=fresh"],
+            2,
+            "no run of arm 4/4:replay.sampler=fresh: there are 4/4, 8/0",
+        ),
+        (["--learning-rates", "1e-4"], 2, "no run of learning rate 0.0001: there are 0.0003"),
+        (["--learning-rates", "fast"], 2, "expected numbers with commas"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(
