@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, isfinite
 
 from swarmd.errors import CheckpointError
 
@@ -104,8 +104,15 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> SavedCheckpoint:
         """Write a new checkpoint, then remove old ones beyond the number to keep and the best.
 
-        Raises CheckpointError when it cannot be written; the ones before stay as they were.
+        Raises CheckpointError when it cannot be written, or holds weights that are not finite: nobody could
+        go on from them, and they would displace ones that somebody could. The ones before stay as they were.
         """
+        broken = [name for name, tensor in checkpoint.weights.items() if not isfinite(tensor).all()]
+        if broken:
+            raise CheckpointError(
+                f"the weights are not finite ({broken[0]} is one of {len(broken)} such tensors); "
+                "the older ones are kept"
+            )
         existing = self._numbered()
         number = max(existing, default=0) + 1
         partial = self._folder / f"{_PARTIAL_PREFIX}{os.getpid()}-{number}"

@@ -70,6 +70,18 @@ def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path):
     )
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_never_displace_good_ones(tmp_path, value):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(checkpoint(1))
+    broken = checkpoint(2)
+    broken.weights["layer.weight"][50, 2] = value
+    with pytest.raises(CheckpointError, match="not finite.*layer.weight.*the older ones are kept"):
+        store.save(broken)
+    assert_loads(CheckpointStore(tmp_path, keep=1), 1)
+    assert len(names(tmp_path)) == 1
+
+
 def test_no_checkpoint_is_a_fresh_start(tmp_path):
     assert CheckpointStore(tmp_path, keep=2).load_newest(MODEL) is None
 
