@@ -5,26 +5,18 @@ as with larger models on devices of their own: what is missing is slept, and use
 else differs from `swarmd`; the worker modules beside this one wrap the ones of swarmd.
 """
 
-from __future__ import annotations
-
-import os
+import sys
 from pathlib import Path
-from typing import Any
 
-import swarmd.processes
-from swarmd.__main__ import main
-from swarmd.workers.supervisor import Worker
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
-MODULES = {"swarmd.entrypoints.generator": "slowed_generator", "swarmd.entrypoints.trainer": "slowed_trainer"}
-
-
-class _Worker(Worker):
-    def __init__(self, name: str, module: str, *rest: Any, **options: Any) -> None:
-        super().__init__(name, MODULES.get(module, module), *rest, **options)
-
+from wrapped_node import run_node  # The folder has to be on the path first.
 
 if __name__ == "__main__":
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    swarmd.processes.Worker = _Worker  # type: ignore[misc]
-    main()
+    run_node(
+        Path(__file__).parent,
+        {
+            "swarmd.entrypoints.generator": "slowed_generator",
+            "swarmd.entrypoints.trainer": "slowed_trainer",
+        },
+    )

@@ -76,7 +76,7 @@ def test_weights_that_are_not_finite_never_displace_good_ones(tmp_path, value):
     store.save(checkpoint(1))
     broken = checkpoint(2)
     broken.weights["layer.weight"][50, 2] = value
-    with pytest.raises(CheckpointError, match="not finite.*layer.weight.*the older ones are kept"):
+    with pytest.raises(CheckpointError, match=r"not finite.*layer.weight.*the older ones are kept"):
         store.save(broken)
     assert_loads(CheckpointStore(tmp_path, keep=1), 1)
     assert len(names(tmp_path)) == 1
