@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from swarmd.simulate.comparison import Contrast, Runs
+from swarmd.simulate.comparison import PRIMARY, SECONDARY, Contrast, Runs
 from swarmd.simulate.measures import RunMeasures
 from swarmd.simulate.statistics import Estimate, estimate, iqm
 
@@ -24,6 +24,8 @@ __all__ = [
 
 NONE = "–"
 
+Column = tuple[str, Callable[[Sequence[RunMeasures]], str]]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -37,45 +39,10 @@ class Table:
 
 def arms_table(runs: Runs) -> Table:
     """All arms, each at its best rate by the primary measure."""
-    rows = []
-    for arm in runs.arms:
-        rate = runs.best_rate(arm)
-        of_seed = list(runs.of(arm, rate).values())
-        rows.append(
-            (
-                arm,
-                f"{rate:g}",
-                str(len(of_seed)),
-                _interval([run.heldout_auc for run in of_seed], 3),
-                _plain([run.heldout_last for run in of_seed], 3),
-                _interval([run.own_total for run in of_seed], 2),
-                _plain([run.oscillation for run in of_seed], 3),
-                _percent([run.own_signal for run in of_seed]),
-                _percent([run.batch_signal for run in of_seed]),
-                _plain([run.entropy for run in of_seed], 2),
-                _plain([run.completion_tokens for run in of_seed], 1),
-                _plain([run.updates for run in of_seed], 0),
-                _plain([run.own_groups for run in of_seed], 0),
-            )
-        )
     return Table(
         "Arms, each at its best learning rate",
-        (
-            "arm",
-            "learning rate",
-            "seeds",
-            "held-out reward, mean over rounds",
-            "held-out reward, last",
-            "own reward, total",
-            "oscillation",
-            "own groups with signal",
-            "trained groups with signal",
-            "entropy",
-            "tokens an answer",
-            "updates",
-            "own groups",
-        ),
-        tuple(rows),
+        (*_PLACE, *(header for header, _ in _COLUMNS)),
+        tuple(_row(runs, arm, runs.best_rate(arm), _COLUMNS) for arm in runs.arms),
         "Interquartile means over seeds, with 95 % bootstrap intervals over seeds; a swarm is one value, the "
         "mean over its nodes. Best rate: by the first measure, on the same seeds. Oscillation: standard "
         "deviation of a node's held-out curve around its trend.",
@@ -83,24 +50,12 @@ def arms_table(runs: Runs) -> Table:
 
 
 def rates_table(runs: Runs) -> Table:
-    """Every arm at every rate."""
-    rows = []
-    for arm in runs.arms:
-        for rate in runs.rates(arm):
-            of_seed = list(runs.of(arm, rate).values())
-            rows.append(
-                (
-                    arm,
-                    f"{rate:g}",
-                    str(len(of_seed)),
-                    _interval([run.heldout_auc for run in of_seed], 3),
-                    _interval([run.own_total for run in of_seed], 2),
-                )
-            )
+    """Both measures of every arm at every rate."""
+    columns = [column for column in _COLUMNS if column[0] in (PRIMARY.name, SECONDARY.name)]
     return Table(
         "Learning rates",
-        ("arm", "learning rate", "seeds", "held-out reward, mean over rounds", "own reward, total"),
-        tuple(rows),
+        (*_PLACE, *(header for header, _ in columns)),
+        tuple(_row(runs, arm, rate, columns) for arm in runs.arms for rate in runs.rates(arm)),
     )
 
 
@@ -225,6 +180,11 @@ def _ends(found: Sequence[RunMeasures], start: str, task: str, place: int) -> li
     return [pair[place] for pair in ends if pair is not None]
 
 
+def _row(runs: Runs, arm: str, rate: float, columns: Iterable[Column]) -> tuple[str, ...]:
+    of_seed = list(runs.of(arm, rate).values())
+    return (arm, f"{rate:g}", str(len(of_seed)), *(cell(of_seed) for _, cell in columns))
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
@@ -232,6 +192,22 @@ def _line(cells: Sequence[str]) -> str:
 def _escape(text: str) -> str:
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)
     return text.replace("–", "--").replace("~", r"\textasciitilde{}")
+
+
+_PLACE = ("arm", "learning rate", "seeds")
+_COLUMNS: tuple[Column, ...] = (
+    (PRIMARY.name, lambda of_seed: _interval([run.heldout_auc for run in of_seed], 3)),
+    ("held-out reward, last", lambda of_seed: _plain([run.heldout_last for run in of_seed], 3)),
+    (SECONDARY.name, lambda of_seed: _interval([run.own_total for run in of_seed], 2)),
+    ("oscillation", lambda of_seed: _plain([run.oscillation for run in of_seed], 3)),
+    ("own groups with signal", lambda of_seed: _percent([run.own_signal for run in of_seed])),
+    ("trained groups with signal", lambda of_seed: _percent([run.batch_signal for run in of_seed])),
+    ("entropy", lambda of_seed: _plain([run.entropy for run in of_seed], 2)),
+    ("tokens an answer", lambda of_seed: _plain([run.completion_tokens for run in of_seed], 1)),
+    ("updates", lambda of_seed: _plain([run.updates for run in of_seed], 0)),
+    ("own groups", lambda of_seed: _plain([run.own_groups for run in of_seed], 0)),
+)
+"""What is told of an arm: the header, and the cell for its runs."""
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
