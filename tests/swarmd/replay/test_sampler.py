@@ -17,18 +17,22 @@ from swarmd.types import RolloutGroup
 MakeBuffer = Callable[[int, int], ReplayBuffer]
 
 
+def empty_buffer(*, now: float = 1000.0, max_policy_lag: int = 4, max_uses: int = 1) -> ReplayBuffer:
+    return ReplayBuffer(
+        capacity_groups=100,
+        capacity_bytes=1_000_000,
+        peer_share=1.0,
+        max_age_seconds=60.0,
+        max_policy_lag=max_policy_lag,
+        max_uses=max_uses,
+        clock=lambda: now,
+    )
+
+
 @pytest.fixture(scope="session")
 def make_buffer(make_group: Callable[..., RolloutGroup]) -> MakeBuffer:
     def make(local: int, external: int) -> ReplayBuffer:
-        buffer = ReplayBuffer(
-            capacity_groups=100,
-            capacity_bytes=1_000_000,
-            peer_share=1.0,
-            max_age_seconds=60.0,
-            max_policy_lag=4,
-            max_uses=1,
-            clock=lambda: 1000.0,
-        )
+        buffer = empty_buffer()
         for number in range(local):
             buffer.add_local(make_group(number, "self"))
         for number in range(external):
@@ -135,15 +139,7 @@ def test_the_draw_over_external_groups_is_uniform(make_buffer: MakeBuffer) -> No
 
 
 def test_a_peer_above_its_share_makes_room_for_own_groups(make_group: Callable[..., RolloutGroup]) -> None:
-    buffer = ReplayBuffer(
-        capacity_groups=100,
-        capacity_bytes=1_000_000,
-        peer_share=1.0,
-        max_age_seconds=60.0,
-        max_policy_lag=4,
-        max_uses=1,
-        clock=lambda: 1000.0,
-    )
+    buffer = empty_buffer()
     for number in range(8):
         buffer.add_local(make_group(number, "self"))
         buffer.add_external(make_group(number, "loud"))
@@ -188,15 +184,7 @@ def test_a_rule_is_told_what_the_node_knows(make_group: Callable[..., RolloutGro
         seen.append(draw)
         return []
 
-    buffer = ReplayBuffer(
-        capacity_groups=100,
-        capacity_bytes=1_000_000,
-        peer_share=1.0,
-        max_age_seconds=60.0,
-        max_policy_lag=4,
-        max_uses=3,
-        clock=lambda: 1010.0,
-    )
+    buffer = empty_buffer(now=1010.0, max_uses=3)
     for number in range(8):
         buffer.add_local(make_group(number, "self", rewards=(1.0, 1.0)))
     buffer.add_external(make_group(20, "a", version=5), uses=2)
@@ -237,15 +225,7 @@ def test_merged_groups_know_each_others_rewards(make_buffer: MakeBuffer) -> None
 
 
 def test_i_and_j_follow_the_signal_where_they_are_adaptive(make_group: Callable[..., RolloutGroup]) -> None:
-    buffer = ReplayBuffer(
-        capacity_groups=100,
-        capacity_bytes=1_000_000,
-        peer_share=1.0,
-        max_age_seconds=60.0,
-        max_policy_lag=100,
-        max_uses=1,
-        clock=lambda: 1000.0,
-    )
+    buffer = empty_buffer(max_policy_lag=100)
     sampler = Sampler(buffer, PACE, random.Random(0), mix=AdaptiveMix(MixLimits(1, 6, 0.05), 4))
     for turn in range(ROUNDS_BETWEEN):
         for number in range(4):
