@@ -290,10 +290,10 @@ class TrainingSection(Section):
     weight times the clipped ratio to the policy at the start of the step."""
     importance_cap: Annotated[float, Field(gt=0)] = 2.0
     """Largest importance weight."""
-    external: Literal["reencode", "mask", "f_tis"] = "reencode"
-    """Peers' groups. reencode: learned from as if they were own. mask: less the improbable tokens of
-    completions with negative advantage. f_tis: weighted by the sender's log-probabilities where its
-    tokenizer is the same, less completions with negative advantage that are far from the own policy;
+    external: Literal["reencode", "mask", "f_tis"] = "f_tis"
+    """Peers' groups. reencode, as in the paper: learned from as if they were own. mask: less the improbable
+    tokens of completions with negative advantage. f_tis: weighted by the sender's log-probabilities where
+    its tokenizer is the same, less completions with negative advantage that are far from the own policy;
     where it is another, as mask."""
     external_cap: Annotated[float, Field(gt=0)] = 1.0
     """Largest importance weight of peers' tokens (f_tis). At 1 no peer can raise a weight by a lie."""

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from swarmd.training.importance import KINDS, Ratios, surrogate
+from swarmd.training.importance import KINDS, Ratios, surrogate, truncated
 
 LOW, HIGH, CAP = 0.2, 0.28, 1.5
 LENGTHS = (4, 2, 3)
@@ -121,3 +121,14 @@ def test_an_unknown_correction_is_refused():
     ratios, mask = tensors()
     with pytest.raises(ValueError, match="'vtrace'"):
         compute("vtrace", ratios, mask)
+
+
+@pytest.mark.parametrize("claim", [-1e30, -50.0, -2.0, 0.0, 1e30])
+def test_no_claim_of_a_sender_gives_a_token_more_weight_than_the_cap(claim):
+    logprobs = torch.tensor(NOW, dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor(ADVANTAGES, dtype=torch.float64)
+    truncated(logprobs, torch.full_like(logprobs, claim), advantages, 1.0).loss_GT.sum().backward()
+    weight_GT = logprobs.grad.abs() / advantages.abs().unsqueeze(-1)
+    assert weight_GT.max() <= 1.0 + 1e-12
+    # One that says it could hardly say this itself gets the whole weight, and one that lies high gets none.
+    assert bool((weight_GT >= 1.0 - 1e-12).all()) == (claim <= -50.0)
