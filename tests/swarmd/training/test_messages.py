@@ -12,8 +12,9 @@ def test_options_are_the_training_section_of_the_config_without_what_is_about_th
         "tokens_at_once",  # The machine decides.
     }
     # By itself the trainer leaves nothing out.
-    assert msgspec.structs.asdict(TrainingOptions()) == section | {"unlikely": "off", "tokens_at_once": 4096}
-    assert TrainingOptions(**section) == TrainingOptions(unlikely="drop")
+    plain = {"unlikely": "off", "external": "reencode", "tokens_at_once": 4096}
+    assert msgspec.structs.asdict(TrainingOptions()) == section | plain
+    assert TrainingOptions(**section) == TrainingOptions(unlikely="drop", external="f_tis")
 
 
 @pytest.mark.parametrize("is_own", [True, False])
