@@ -9,9 +9,9 @@ a researcher's own is loaded by name, from the operator's configuration and from
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import random
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -48,11 +48,11 @@ class Candidate:
         """Mean absolute advantage of its completions, rewards divided by their standard deviation: 2
         sqrt(p (1 - p)) for strict rewards of which a share p is 1. From 0 to 1.
         """
-        mean = statistics.fmean(self.group.rewards_G)
-        std = statistics.pstdev(self.group.rewards_G, mean)
-        if std == 0.0:
+        if not self.group.has_signal:
             return 0.0
-        return statistics.fmean(abs(reward - mean) for reward in self.group.rewards_G) / std
+        mean = self.group.mean_reward
+        distances_G = [abs(reward - mean) for reward in self.group.rewards_G]
+        return sum(distances_G) / math.sqrt(len(distances_G) * sum(one * one for one in distances_G))
 
     def merged(self, own: RolloutGroup) -> Candidate:
         """The same candidate, sharing mean and deviation of rewards with an own group in the batch."""
