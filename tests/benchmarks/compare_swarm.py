@@ -6,6 +6,7 @@ Real swarms that are done already are not run again, nor are simulated ones. The
 written to DIR/agreement.json. Eight real nodes on two quiet cores take some seconds a round.
 
 Run: python tests/benchmarks/compare_swarm.py --out DIR [--nodes 8] [--rounds 20] [--seeds 3] [--mix 4/4]
+    [--delay 0]
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REAL_SETTINGS = (
     "schedule.checkpoint_every_rounds=0",
 )
 """A simulated node samples, shares and trains in turn. A real one begins before its peers are there: its
-first rounds have none of theirs.
+first rounds have none of theirs, as those of a simulated one where messages take long (--delay).
 """
 
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--mix", default="4/4", help="own and external groups of a batch")
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--delay", default="0", help="rounds that a simulated message takes, D or FROM-TO")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     real = [_real(arguments, seed) for seed in range(arguments.seeds)]
@@ -106,12 +108,12 @@ def _real(arguments: argparse.Namespace, seed: int) -> Swarm:
 
 def _simulated(arguments: argparse.Namespace) -> list[Swarm]:
     """As many simulated swarms, by their rows."""
-    folder = arguments.out / "simulated"
+    folder = arguments.out / f"simulated-{arguments.delay}"
     _run(
         ["simulate", "--nodes", str(arguments.nodes), "--rounds", str(arguments.rounds)],
         ["--seeds", str(arguments.seeds), "--arms", arguments.mix, "--model", arguments.model],
         SETTINGS,
-        ["--eval-every", "0", "--out", str(folder)],
+        ["--eval-every", "0", "--delay", arguments.delay, "--out", str(folder)],
     )
     return [_swarm(read_rows(file)) for file in sorted((folder / "runs").glob("*.parquet"))]
 
