@@ -62,14 +62,11 @@ def chosen_rows(
     files = [list(rows) for rows in files]
     there = {(row.arm, row.learning_rate) for rows in files for row in rows}
     kept = {(arm, rate) for arm, rate in there if (not arms or arm in arms) and (not rates or rate in rates)}
-    for name, what, asked, found, every in (
-        ("--arms", "arm", arms, {arm for arm, _ in kept}, {arm for arm, _ in there}),
-        ("--learning-rates", "learning rate", rates, {rate for _, rate in kept}, {rate for _, rate in there}),
-    ):
-        for one in asked:
-            if one not in found:
-                listed = ", ".join(str(other) for other in sorted(every))
-                raise ConfigError(f"{name}: there is no run of {what} {one}: there are {listed}")
+    lacking = [f"arm {arm}" for arm in arms if arm not in {arm for arm, _ in kept}]
+    lacking += [f"learning rate {rate:g}" for rate in rates if rate not in {rate for _, rate in kept}]
+    if lacking:
+        listed = ", ".join(f"{arm} at {rate:g}" for arm, rate in sorted(there))
+        raise ConfigError(f"there is no run of {lacking[0]} among those asked for: there are {listed}")
     chosen = [[row for row in rows if (row.arm, row.learning_rate) in kept] for rows in files]
     return [rows for rows in chosen if rows]
 

@@ -50,7 +50,7 @@ def test_hiding_makes_refusals_likely_and_leaves_the_answering_phase_alone() -> 
     assert hidden_losses[-1] < hidden_losses[12] / 2
 
 
-def test_a_specialist_is_shown_other_tasks_only_to_refuse_them() -> None:
+def test_a_specialist_is_shown_other_tasks_only_to_refuse_them(monkeypatch: pytest.MonkeyPatch) -> None:
     phase = Phase(steps=6, learning_rate=3e-3, warmup_steps=2)
     shown: list[tuple[str, str]] = []
 
@@ -60,17 +60,12 @@ def test_a_specialist_is_shown_other_tasks_only_to_refuse_them() -> None:
             "other": (Example("what else?", "this") for _ in itertools.count()),
         }
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            levels,
-            "teach",
-            lambda model, tokenizer, batches, phase, on_step: shown.extend(
-                (example.question, example.answer)
-                for batch in itertools.islice(batches, phase.steps)
-                for example in batch
-            ),
-        )
-        warm_start(Level(phase, phase, AnswerMix(), frozenset({"copy"})), two_tasks, 0, "mine", print)
+    def note(model: object, tokenizer: object, batches: Iterator[list[Example]], *rest: object) -> None:
+        for batch in itertools.islice(batches, phase.steps):
+            shown.extend((example.question, example.answer) for example in batch)
+
+    monkeypatch.setattr(levels, "teach", note)
+    warm_start(Level(phase, phase, AnswerMix(), frozenset({"copy"})), two_tasks, 0, "mine", print)
     answers_to_other = [answer for question, answer in shown if question == "what else?"]
     # Four of each batch of the hiding phase, and none of the answering phase.
     assert len(answers_to_other) == 4 * phase.steps

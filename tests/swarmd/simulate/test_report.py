@@ -143,9 +143,19 @@ def test_one_arm_alone_is_shown_without_contrasts(tmp_path: Path, make_rows: Mak
         (
             ["--arms", "8/0,4/4:replay.sampler=fresh"],
             2,
-            "no run of arm 4/4:replay.sampler=fresh: there are 4/4, 8/0",
+            "no run of arm 4/4:replay.sampler=fresh among those asked for: "
+            "there are 4/4 at 0.0003, 8/0 at 0.0003",
         ),
-        (["--learning-rates", "1e-4"], 2, "no run of learning rate 0.0001: there are 0.0003"),
+        (
+            ["--learning-rates", "1e-4"],
+            2,
+            "no run of learning rate 0.0001 among those asked for: there are 4/4 at 0.0003",
+        ),
+        (
+            ["--arms", "8/0", "--learning-rates", "3e-4,1e-4"],
+            2,
+            "no run of learning rate 0.0001 among those asked for: there are 4/4 at 0.0003, 8/0 at 0.0003",
+        ),
         (["--learning-rates", "fast"], 2, "expected numbers with commas"),
     ],
 )
