@@ -179,10 +179,12 @@ class FlatSerializer:
 
     @staticmethod
     def loads(data: bytes) -> object:
-        """Bytes, or a DictionaryDHTValue. Raises ValueError for anything else."""
+        """Bytes, a text (whose record it is), or a DictionaryDHTValue. Raises ValueError for anything else."""
         try:
             if data[:1] in _EXTENSION_TAGS:
                 return _dictionary(_EXTENSION.decode(data))
+            if data[:1] in _TEXT_TAGS:
+                return _TEXT.decode(data)
             return _BYTES.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError("not a value of the DHT") from error
@@ -209,6 +211,8 @@ def _dictionary(packed: msgspec.msgpack.Ext) -> DictionaryDHTValue:
 
 _EXTENSION_TAGS = frozenset(bytes([tag]) for tag in (*range(0xC7, 0xCA), *range(0xD4, 0xD9)))
 _EXTENSION = msgspec.msgpack.Decoder(msgspec.msgpack.Ext)
+_TEXT_TAGS = frozenset(bytes([tag]) for tag in (*range(0xA0, 0xC0), *range(0xD9, 0xDC)))
+_TEXT = msgspec.msgpack.Decoder(str)
 _BYTES = msgspec.msgpack.Decoder(bytes)
 _RECORDS = msgspec.msgpack.Decoder(tuple[float, float, list[tuple[str, bytes, float]]])
 """maxsize, latest expiration, and each record's subkey, value and expiration, seconds since the epoch."""

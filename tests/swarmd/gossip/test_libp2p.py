@@ -291,6 +291,16 @@ async def test_records_are_found_by_others_under_their_owners_and_expire(
     assert await b.get_records("nothing") == {}
 
 
+async def test_a_peer_holds_a_record_whose_owner_is_gone(folder: Path) -> None:
+    async with transport(folder, "a") as a:
+        async with transport(folder, "b", join=a.state.addresses) as b:
+            assert await b.put_record("met", b"of b", 30)
+            await until_found(a, "met", {b.peer_id: b"of b"})
+            # They stand in each other's tables: this one is handed over by itself.
+            assert await b.put_record("key", b"of b", 30)
+        assert await a.get_records("key") == {b.peer_id: b"of b"}
+
+
 async def test_a_renewed_record_replaces_the_old_one(pair: tuple[Libp2pTransport, Libp2pTransport]) -> None:
     a, b = pair
     await a.put_record("key", b"old", 30)

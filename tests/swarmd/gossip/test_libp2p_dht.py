@@ -177,6 +177,7 @@ def test_records_of_an_honest_node_are_read() -> None:
     assert isinstance(read, DictionaryDHTValue)
     assert read.data == records.data
     assert FlatSerializer.loads(FlatSerializer.dumps(b"value")) == b"value"
+    assert FlatSerializer.loads(FlatSerializer.dumps("owner")) == "owner"
 
 
 @pytest.mark.parametrize("code", [0x40, 0x50])
@@ -201,4 +202,4 @@ def test_any_bytes_are_a_value_or_a_value_error(data: bytes) -> None:
             value = FlatSerializer.loads(each)
         except ValueError:
             continue
-        assert isinstance(value, bytes | DictionaryDHTValue)
+        assert isinstance(value, bytes | str | DictionaryDHTValue)
