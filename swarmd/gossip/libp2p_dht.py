@@ -179,7 +179,7 @@ class FlatSerializer:
 
     @staticmethod
     def loads(data: bytes) -> object:
-        """Bytes, a text (whose record it is), or a DictionaryDHTValue. Raises ValueError for anything else."""
+        """Bytes, text (a record's owner) or a DictionaryDHTValue. Raises ValueError for anything else."""
         try:
             if data[:1] in _EXTENSION_TAGS:
                 return _dictionary(_EXTENSION.decode(data))
