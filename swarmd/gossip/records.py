@@ -98,14 +98,15 @@ class NodeRecords:
 
     async def run(self) -> None:
         """Write and read at every interval, and soon after the connections changed. Never returns."""
+        # Those that stand at the start count as changed: their peers do not answer for the DHT yet.
+        connected: frozenset[str] = frozenset()
         while True:
-            connected = frozenset(self._transport.state.connected)
             try:
                 await self.write()
                 await self.read()
             except NetworkError as error:
                 log.debug("records: %s", error)
-            await self._rest(connected)
+            connected = await self._rest(connected)
 
     async def write(self) -> None:
         """Renew the own record and the manifest. Raises NetworkError."""
@@ -153,15 +154,18 @@ class NodeRecords:
             return record.reason
         return check_node_record(record, self._limits, now_ms) or record
 
-    async def _rest(self, connected: frozenset[str]) -> None:
-        """Until the interval is over, or the connections have changed and settled."""
+    async def _rest(self, connected: frozenset[str]) -> frozenset[str]:
+        """Until the interval is over, or the connections are others than `connected` and have settled.
+        Returns the connections then.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._interval_seconds
         while (left := until - loop.time()) > 0:
             await asyncio.sleep(min(_TICK_SECONDS, left))
             if frozenset(self._transport.state.connected) != connected:
                 await asyncio.sleep(min(_SETTLE_SECONDS, self._interval_seconds))
-                return
+                break
+        return frozenset(self._transport.state.connected)
 
 
 def _announced(addresses: tuple[str, ...]) -> tuple[str, ...]:

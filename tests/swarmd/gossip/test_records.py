@@ -153,6 +153,20 @@ async def test_a_running_node_reads_again_soon_after_a_peer_connected() -> None:
     assert book.views(())[0].name == "late"
 
 
+async def test_a_running_node_reads_again_soon_after_a_start_with_peers() -> None:
+    network = InMemoryNetwork()
+    async with network.transport(ME.peer_id) as mine, network.transport(OTHER.peer_id) as others:
+        book = PeerBook(ME.peer_id)
+        running = asyncio.create_task(records(mine, ME, book).run())
+        await asyncio.sleep(0.1)
+        await records(others, OTHER, PeerBook(OTHER.peer_id), "slow").write()
+        async with asyncio.timeout(10):
+            while not book.views(()):  # noqa: ASYNC110  # a book has no event
+                await asyncio.sleep(0.05)
+        running.cancel()
+    assert book.views(())[0].name == "slow"
+
+
 async def test_a_network_that_is_down_does_not_end_the_records() -> None:
     network = InMemoryNetwork()
     closed = network.transport(ME.peer_id)
