@@ -58,7 +58,7 @@ class Ledger:
             model=self._start,
             round=round_number,
             virtual_seconds=round(state.clock.monotonic(), 6),
-            wall_seconds=self._model.busy_seconds - self._seconds_before,
+            wall_seconds=round(self._model.busy_seconds - self._seconds_before, 3),
             own_reward=mean(group.mean_reward for group in own),
             own_reward_by_task=_mean_by((group.task.dataset, group.mean_reward) for group in own),
             groups_generated=len(own),

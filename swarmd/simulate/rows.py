@@ -77,6 +77,8 @@ _TYPES = {
     "dict[str, float]": _FLOAT_MAP,
 }
 SCHEMA = pa.schema([(name, _TYPES[Row.__annotations__[name]]) for name in Row.__struct_fields__])
+_NEVER_TWICE = ["entropy", "grad_norm", "effective_share"]
+"""Columns that hardly say a number twice: smaller with their bytes sorted by place than as a dictionary."""
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -86,7 +88,14 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
         for name, values in ((name, [getattr(row, name) for row in rows]) for name in Row.__struct_fields__)
     }
     temporary = path.with_suffix(".partial")
-    pq.write_table(pa.table(columns, schema=SCHEMA), temporary, compression="zstd")
+    pq.write_table(
+        pa.table(columns, schema=SCHEMA),
+        temporary,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in SCHEMA.names if name not in _NEVER_TWICE],
+        use_byte_stream_split=_NEVER_TWICE,
+    )
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
