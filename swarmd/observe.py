@@ -152,6 +152,7 @@ class Observer:
             uptime_seconds=time.monotonic() - self._started_at,
             addresses=self.network.transport.state.addresses if self.network else (),
             is_isolated=self.network is None,
+            dht_requests=dict(self.network.transport.state.dht_requests) if self.network else {},
             peers=len(self._connected()),
             bootstrap=self._bootstrap(),
             clock=self._clock(),

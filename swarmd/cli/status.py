@@ -75,6 +75,7 @@ def describe(status: NodeStatus) -> str:
         ("canary", _canary(status.canary)),
         ("external share", f"{status.external_share:.0%} of the groups trained on"),
         ("peers", "isolated" if status.is_isolated else str(status.peers)),
+        ("dht requests", counts(status.dht_requests) if status.dht_requests else "none yet"),
         ("clock", _clock(status)),
         ("up", span(status.uptime_seconds)),
     ]

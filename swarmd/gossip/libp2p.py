@@ -13,6 +13,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
@@ -84,6 +85,7 @@ class Libp2pTransport:
         self._up = asyncio.Event()
         """Set once the p2pd that runs now, or ran last, was set up."""
         self._restarts = 0
+        self._dht_requests: Counter[str] = Counter()
         self._connected: Mapping[str, tuple[str, ...]] = {}
         self._addresses: tuple[str, ...] = ()
         self._exit = contextlib.AsyncExitStack()
@@ -113,6 +115,7 @@ class Libp2pTransport:
             bootstrap=self._joining.statuses,
             restarts=self._restarts,
             notes=tuple(notes),
+            dht_requests=dict(self._dht_requests),
         )
 
     async def __aenter__(self) -> Self:
@@ -277,7 +280,9 @@ class Libp2pTransport:
     async def _set_up(self, life: Life) -> None:
         """Restore on a new p2pd what peers and rooms know us by. A p2pd that fails here is ended."""
         try:
-            life.records = await Records.create(life.daemon, self._record_check, self._standing)
+            life.records = await Records.create(
+                life.daemon, self._record_check, self._standing, self._dht_requests
+            )
             await self._look(life.daemon)
             for protocol, handler in self._handlers.items():
                 await libp2p_streams.serve(life.daemon, protocol, handler, self._standing.is_closed)

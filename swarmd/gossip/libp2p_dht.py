@@ -7,7 +7,8 @@ place in the DHT follows from its peer id, and serialised values are read withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from swarmd.gossip.libp2p_bindings import (
     DHTID,
     DictionaryDHTValue,
     MSGPackSerializer,
+    P2PHandlerError,
     PeerID,
     ProtobufError,
     dht_pb2,
@@ -120,24 +122,30 @@ class CheckedStub:
         stub: hivemind's own.
         peer_id: whom it calls.
         blames: told of answers that no honest peer gives.
+        outcomes: counts requests as answered, refused or unanswered.
     """
 
-    def __init__(self, stub: Any, peer_id: str, blames: Blames) -> None:
+    def __init__(self, stub: Any, peer_id: str, blames: Blames, outcomes: Counter[str]) -> None:
         self._stub = stub
         self._peer_id = peer_id
         self._blames = blames
+        self._outcomes = outcomes
 
     async def rpc_ping(self, request: Any, timeout: float | None = None) -> Any:
         """Whether the peer is there."""
-        return self._checked(await self._stub.rpc_ping(request, timeout=timeout))
+        return self._checked(await self._counted(self._stub.rpc_ping(request, timeout=timeout)))
 
     async def rpc_store(self, request: Any, timeout: float | None = None) -> Any:
         """Ask to hold records."""
-        return self._checked(await self._stub.rpc_store(request, timeout=timeout))
+        try:
+            return self._checked(await self._counted(self._stub.rpc_store(request, timeout=timeout)))
+        except P2PHandlerError:
+            # Who refuses is there. hivemind would forget it, meet it again and ask the same.
+            return dht_pb2.StoreResponse(store_ok=[False] * len(request.keys))
 
     async def rpc_find(self, request: Any, timeout: float | None = None) -> Any:
         """Ask for records, and for peers that may have them."""
-        response = self._checked(await self._stub.rpc_find(request, timeout=timeout))
+        response = self._checked(await self._counted(self._stub.rpc_find(request, timeout=timeout)))
         if len(response.results) != len(request.keys):
             raise self._refusal(Reason.MALFORMED)
         for result in response.results:
@@ -148,6 +156,18 @@ class CheckedStub:
             _leave_out_misplaced(result)
             if result.type == dht_pb2.FOUND_DICTIONARY and not _is_dictionary(result.value):
                 raise self._refusal(Reason.MALFORMED)
+        return response
+
+    async def _counted(self, answer: Awaitable[Any]) -> Any:
+        outcome = "unanswered"
+        try:
+            response = await answer
+            outcome = "answered"
+        except P2PHandlerError:
+            outcome = "refused"
+            raise
+        finally:
+            self._outcomes[outcome] += 1
         return response
 
     def _checked(self, response: Any) -> Any:

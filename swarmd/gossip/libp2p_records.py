@@ -11,21 +11,26 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import random
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from swarmd.gossip.libp2p_bindings import (
+    DHTID,
     DHTNode,
     DHTRecord,
+    DictionaryDHTValue,
     PeerID,
     RecordValidatorBase,
     get_dht_time,
 )
 from swarmd.gossip.libp2p_daemon import P2PDaemon
 from swarmd.gossip.libp2p_dht import CheckedStub, FlatSerializer, Gate, place
+from swarmd.gossip.libp2p_handover import handed_over
 from swarmd.gossip.record_store import RecordStore, StoreLimits
 from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck, Standing
 
@@ -42,6 +47,8 @@ _RPC_TIMEOUT_SECONDS = 3.0
 _STORE_TIMEOUT_SECONDS = 15.0
 _PING_TIMEOUT_SECONDS = 5.0
 
+_CallStore = Callable[..., Awaitable[list[bool] | None]]
+
 
 class Records:
     """This node's part of the DHT. Make one with `create`; it ends with its p2pd."""
@@ -51,10 +58,13 @@ class Records:
         self._peer_id = peer_id
 
     @classmethod
-    async def create(cls, daemon: P2PDaemon, check: RecordCheck, standing: Standing) -> Records:
+    async def create(
+        cls, daemon: P2PDaemon, check: RecordCheck, standing: Standing, outcomes: Counter[str]
+    ) -> Records:
         """Join the DHT on a running p2pd, knowing nobody yet; see `meet`.
 
-        Records of peers in good standing are held before those of strangers.
+        Records of peers in good standing are held before those of strangers. `outcomes` counts requests to
+        other nodes.
         """
         peer_id = str(daemon.peer_id)
         daemon.gate = Gate(standing.admits, standing.blame)
@@ -76,11 +86,12 @@ class Records:
         protocol = node.protocol
         protocol.storage = protocol.cache = store
         protocol.serializer = FlatSerializer
-        validate, stub = protocol._validate_dictionary, protocol.get_stub
+        validator, stub = protocol.record_validator, protocol.get_stub
         protocol._validate_dictionary = lambda key, found: (
-            len(found.data) <= limits.records_per_key and validate(key, found)
+            len(found.data) <= limits.records_per_key and _leave_out_invalid(key, found, validator)
         )
-        protocol.get_stub = lambda peer: CheckedStub(stub(peer), str(peer), standing.blame)
+        protocol.get_stub = lambda peer: CheckedStub(stub(peer), str(peer), standing.blame, outcomes)
+        protocol.call_store = _in_requests(protocol.call_store, standing.is_known)
         return cls(node, peer_id)
 
     def unmet(self, peers: Iterable[str]) -> list[str]:
@@ -134,6 +145,43 @@ class Records:
             for subkey, record in found.value.items()
             if isinstance(subkey, str) and isinstance(record.value, bytes) and record.expiration_time > now
         }
+
+
+def _leave_out_invalid(key: bytes, found: DictionaryDHTValue, validator: RecordValidatorBase) -> bool:
+    """Take out of what a peer sent the records that are not to be held. hivemind would refuse all for one."""
+    with found.freeze():
+        for owner, (value, expiration_time) in list(found.items()):
+            subkey = FlatSerializer.dumps(owner)
+            if not validator.validate(DHTRecord(key, subkey, value, expiration_time)):
+                del found[owner]
+    return True
+
+
+def _in_requests(call_store: _CallStore, is_known: Callable[[str], bool]) -> _CallStore:
+    """Hivemind's `call_store`, that hands over in several requests what it would hand over in one."""
+    rng = random.Random()
+
+    async def bounded(
+        peer: PeerID,
+        keys: Sequence[DHTID],
+        values: Sequence[Any],
+        expiration_time: Any,
+        subkeys: Any = None,
+        in_cache: Any = None,
+    ) -> list[bool] | None:
+        if subkeys is not None:
+            # Not handed over: a record of this node.
+            return await call_store(peer, keys, values, expiration_time, subkeys, in_cache)
+        answers: list[bool] = []
+        for request in handed_over(keys, values, is_known, rng):
+            latest = [records.latest_expiration_time for records in request.values()]
+            answer = await call_store(peer, list(request), list(request.values()), latest, None, in_cache)
+            if answer is None:
+                return None
+            answers += answer
+        return answers
+
+    return bounded
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no type information

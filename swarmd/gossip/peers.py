@@ -142,9 +142,10 @@ class PeerBook:
 
     def note_record(self, peer_id: str, record: NodeRecordMessage) -> None:
         """A checked record of this peer. An older one than the one at hand changes nothing."""
-        peer = self._peer(peer_id)
-        if peer.record is None or peer.record.created_ms <= record.created_ms:
-            peer.record = record
+        peer = self._proven.get(peer_id) or self._strangers.get(peer_id)
+        # Others hold a record for a while after its owner is gone: read again, it is no sign of life.
+        if peer is None or peer.record is None or peer.record.created_ms < record.created_ms:
+            self._peer(peer_id).record = record
 
     def note_connected(self, peer_ids: Iterable[str]) -> None:
         """These peers are connected now."""

@@ -22,6 +22,8 @@ class StoreLimits:
 
     records: int = 2048
     records_per_key: int = 256
+    bytes_per_key: int = 1_000_000
+    """All records under a key travel in one answer, of which hivemind reads 4 MiB at most."""
     records_per_owner: int = 8
     bytes: int = 16_000_000
     bytes_per_owner: int = 200_000
@@ -67,12 +69,15 @@ class RecordStore:
         return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: DHTID, subkey: str, value: bytes, expiration_time: float) -> bool:
-        """Hold a record. False: it has expired, a newer one is held, or there is no room for it."""
+        """Hold a record. Whether it or a newer one is held: no when it has expired or there is no room."""
         self._expire()
         held = self._held.get(key, {})
         before = held.get(subkey)
-        if expiration_time <= self._clock() or (before is not None and before[1] >= expiration_time):
+        if expiration_time <= self._clock():
             return False
+        if before is not None and before[1] >= expiration_time:
+            # hivemind takes a dictionary up to the first record that is not held.
+            return True
         if (before is None or len(value) > len(before[0])) and not self._make_room(
             key, subkey, len(value), before
         ):
@@ -108,7 +113,7 @@ class RecordStore:
             return False
         if sum(map(len, mine)) + more_bytes > limits.bytes_per_owner:
             return False
-        while before is None and len(self._held.get(key, ())) >= limits.records_per_key:
+        while self._is_full(key, before is None, more_bytes):
             if not self._drop_stranger([key], owner):
                 return False
         while (before is None and len(self) >= limits.records) or self.size_bytes + more_bytes > limits.bytes:
@@ -116,12 +121,18 @@ class RecordStore:
                 return False
         return True
 
+    def _is_full(self, key: DHTID, is_new: bool, more_bytes: int) -> bool:
+        held = self._held.get(key, {})
+        if is_new and len(held) >= self._limits.records_per_key:
+            return True
+        return sum(len(value) for value, _ in held.values()) + more_bytes > self._limits.bytes_per_key
+
     def _drop_stranger(self, keys: list[DHTID], spared: str) -> bool:
         """Drop a record of a stranger under one of these keys. False: there is none."""
         strangers = [
             (key, owner)
             for key in keys
-            for owner in self._held[key]
+            for owner in self._held.get(key, ())
             if owner != spared and not self._is_known(owner)
         ]
         if not strangers:

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _DAY_MS = 24 * 3600 * 1000
 _SETTLE_SECONDS = 2.0
 _TICK_SECONDS = 0.5
+_EARLY_SECONDS = 5.0
+"""Between two renewals for changed connections, which change all the time in a large swarm."""
+_MANIFEST_SECONDS = 600.0
+"""Between two writes of the manifest, which lives three times as long: looking for its holders costs much."""
 _MOST_READ = 1024
 
 
@@ -95,6 +99,8 @@ class NodeRecords:
             max_age_ms=int((ttl_seconds + max_skew_seconds) * 1000), max_skew_ms=int(max_skew_seconds * 1000)
         )
         self._wall_clock = wall_clock
+        self._manifest_due = 0.0
+        self._early_from = 0.0
 
     async def run(self) -> None:
         """Write and read at every interval, and soon after the connections changed. Never returns."""
@@ -109,15 +115,20 @@ class NodeRecords:
             connected = await self._rest(connected)
 
     async def write(self) -> None:
-        """Renew the own record and the manifest. Raises NetworkError."""
+        """Renew the own record, and the manifest where that is due. Raises NetworkError."""
         now_ms = int(self._wall_clock() * 1000)
         described = msgspec.structs.replace(
             self._describe(), addresses=_announced(self._transport.state.addresses), created_ms=now_ms
         )
         record = self._author.seal(described, Kind.NODE_RECORD, now_ms)
         await self._transport.put_record(node_records_key(self._author.swarm_id), record, self._ttl_seconds)
+        if time.monotonic() < self._manifest_due:
+            return
+        is_alone = not self._transport.state.connected
         manifest = self._author.seal(ManifestMessage(self._manifest_toml), Kind.MANIFEST, now_ms)
-        await self._transport.put_record(manifest_key(self._author.swarm_id), manifest, self._ttl_seconds)
+        key, ttl_seconds = manifest_key(self._author.swarm_id), 3 * _MANIFEST_SECONDS
+        if await self._transport.put_record(key, manifest, ttl_seconds) and not is_alone:
+            self._manifest_due = time.monotonic() + _MANIFEST_SECONDS
 
     async def read(self) -> None:
         """Read the others' records. Raises NetworkError."""
@@ -162,7 +173,8 @@ class NodeRecords:
         until = loop.time() + self._interval_seconds
         while (left := until - loop.time()) > 0:
             await asyncio.sleep(min(_TICK_SECONDS, left))
-            if frozenset(self._transport.state.connected) != connected:
+            if frozenset(self._transport.state.connected) != connected and loop.time() >= self._early_from:
+                self._early_from = loop.time() + _EARLY_SECONDS
                 await asyncio.sleep(min(_SETTLE_SECONDS, self._interval_seconds))
                 break
         return frozenset(self._transport.state.connected)

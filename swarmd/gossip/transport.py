@@ -73,6 +73,8 @@ class TransportState(msgspec.Struct, frozen=True):
     """How often p2pd died and was started again."""
     notes: tuple[str, ...]
     """What a person should know, one line each: another port than asked for, only loopback announced."""
+    dht_requests: Mapping[str, int] = {}
+    """Requests to other nodes' part of the DHT since the start: answered, refused, unanswered."""
 
 
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]

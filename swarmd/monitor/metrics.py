@@ -147,23 +147,24 @@ def _is_good(canary: CanaryStatus) -> float | None:
 
 
 def _counters(status: NodeStatus) -> Iterator[Metric]:
-    rows = [
+    totals = [
         ("trained_groups", "Groups trained on.", status.trained_groups),
         ("external_groups", "Peers' groups trained on.", status.external_groups),
         ("filled_groups", "Own groups that stood in for external ones.", status.filled),
         ("canary_failures", "Comparisons of generator and trainer that failed.", status.canary.failures),
         ("skipped_steps", "Optimizer steps left out as not finite.", status.training.skipped_steps),
     ]
-    for name, text, value in rows:
-        yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
-    by_reason = [
-        ("rejected_groups", "Groups refused or left undrawn.", status.buffer.rejected),
-        ("unpublished_groups", "Own groups that were not published.", status.unpublished),
+    for name, text, total in totals:
+        yield CounterMetricFamily(f"{PREFIX}_{name}", text, total)
+    labelled = [
+        ("rejected_groups", "Groups refused or left undrawn.", "reason", status.buffer.rejected),
+        ("unpublished_groups", "Own groups that were not published.", "reason", status.unpublished),
+        ("dht_requests", "Requests to other nodes' part of the DHT.", "outcome", status.dht_requests),
     ]
-    for name, text, counts in by_reason:
-        family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["reason"])
-        for reason, count in counts.items():
-            family.add_metric([reason], count)
+    for name, text, label, counts in labelled:
+        family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+        for value, count in counts.items():
+            family.add_metric([value], count)
         yield family
 
 

@@ -171,6 +171,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     peers: int = 0
     """Peers connected now."""
     bootstrap: tuple[BootstrapStatus, ...] = ()
+    dht_requests: dict[str, int] = {}
+    """Requests to other nodes' part of the DHT since the start: answered, refused, unanswered."""
     clock: ClockStatus = ClockStatus()
     reward: RewardStatus = RewardStatus()
     buffer: BufferStatus = BufferStatus()

@@ -233,6 +233,8 @@ async def test_three_nodes_exchange_groups_and_know_each_other_by_name(folder: P
             # b and c joined only a, and found each other.
             await until(lambda: b.is_connected_to(c) and c.is_connected_to(b))
             assert a.peers.rejected.keys() <= {"duplicate"}
+            assert all(node.transport.state.dht_requests["answered"] > 10 for node in nodes)
+            assert not any(node.transport.state.dht_requests.get("refused") for node in nodes)
             assert await fetch_manifests(c.transport, SWARM, verify) == (MANIFEST,)
 
 

@@ -1,6 +1,7 @@
 """What strangers ask hivemind's DHT, and what they answer. On real p2pd: tests/hostile/test_dht.py."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swarmd_protocol.errors import Reason
 
-from swarmd.gossip.libp2p_bindings import DictionaryDHTValue, MSGPackSerializer, PeerID, dht_pb2
+from swarmd.gossip.libp2p_bindings import (
+    DictionaryDHTValue,
+    MSGPackSerializer,
+    P2PHandlerError,
+    PeerID,
+    dht_pb2,
+)
 from swarmd.gossip.libp2p_dht import CheckedStub, FlatSerializer, Gate, place
 from swarmd.gossip.transport import RequestError
 from swarmd.identity import Identity
@@ -25,6 +32,7 @@ class Setting:
     def __init__(self, admits: bool = True) -> None:
         self.asked: list[tuple[str, int]] = []
         self.blamed: list[tuple[str, Reason]] = []
+        self.outcomes: Counter[str] = Counter()
 
         def note(peer_id: str, size_bytes: int) -> bool:
             self.asked.append((peer_id, size_bytes))
@@ -34,6 +42,9 @@ class Setting:
 
     def blame(self, peer_id: str, reason: Reason) -> None:
         self.blamed.append((peer_id, reason))
+
+    def stub(self, answers: Any) -> CheckedStub:
+        return CheckedStub(answers, PEER, self.blame, self.outcomes)
 
 
 def store(count: int, peer: Any = SELF, **others: Any) -> Any:
@@ -110,6 +121,8 @@ class Answer:
         self._response = response
 
     async def _answer(self, request: Any, timeout: float | None = None) -> Any:
+        if isinstance(self._response, Exception):
+            raise self._response
         return self._response
 
 
@@ -124,10 +137,24 @@ def found(*peers: str, claimed: Callable[[str], bytes] = lambda peer: place(peer
 async def test_answers_of_honest_nodes_are_handed_on() -> None:
     setting = Setting()
     for response in (found(), found(OTHER, PEER)):
-        stub = CheckedStub(Answer(response), PEER, setting.blame)
+        stub = setting.stub(Answer(response))
         assert await stub.rpc_find(dht_pb2.FindRequest(keys=[KEY])) is response
     pong = dht_pb2.PingResponse(peer=SELF)
-    assert await CheckedStub(Answer(pong), PEER, setting.blame).rpc_ping(dht_pb2.PingRequest()) is pong
+    assert await setting.stub(Answer(pong)).rpc_ping(dht_pb2.PingRequest()) is pong
+    assert setting.blamed == []
+
+
+async def test_requests_are_counted_and_a_peer_that_refuses_a_record_is_still_there() -> None:
+    setting = Setting()
+    refusing, gone = setting.stub(Answer(P2PHandlerError("full"))), setting.stub(Answer(TimeoutError()))
+    (is_held,) = (await refusing.rpc_store(dht_pb2.StoreRequest(keys=[KEY]))).store_ok
+    assert not is_held
+    with pytest.raises(P2PHandlerError):
+        await refusing.rpc_find(dht_pb2.FindRequest(keys=[KEY]))
+    with pytest.raises(TimeoutError):
+        await gone.rpc_store(dht_pb2.StoreRequest(keys=[KEY]))
+    await setting.stub(Answer(dht_pb2.PingResponse(peer=SELF))).rpc_ping(dht_pb2.PingRequest())
+    assert setting.outcomes == {"refused": 2, "unanswered": 1, "answered": 1}
     assert setting.blamed == []
 
 
@@ -154,7 +181,7 @@ async def test_answers_that_no_honest_node_gives_are_refused_and_counted(
 ) -> None:
     setting = Setting()
     with pytest.raises(RequestError):
-        await CheckedStub(Answer(response), PEER, setting.blame).rpc_find(dht_pb2.FindRequest(keys=[KEY]))
+        await setting.stub(Answer(response)).rpc_find(dht_pb2.FindRequest(keys=[KEY]))
     assert setting.blamed == [(PEER, reason)]
 
 
@@ -162,7 +189,7 @@ async def test_neighbours_that_stand_elsewhere_than_they_have_to_are_left_out() 
     setting = Setting()
     response = found(PEER, OTHER)
     response.results[0].nearest_node_ids[0] = KEY
-    stub = CheckedStub(Answer(response), PEER, setting.blame)
+    stub = setting.stub(Answer(response))
     (result,) = (await stub.rpc_find(dht_pb2.FindRequest(keys=[KEY]))).results
     assert list(result.nearest_node_ids) == [place(OTHER).to_bytes()]
     assert list(result.nearest_peer_ids) == [PeerID.from_base58(OTHER).to_bytes()]

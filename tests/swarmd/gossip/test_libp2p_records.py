@@ -1,4 +1,6 @@
-"""What the records of the DHT promise beyond test_libp2p.py: clocks may differ."""
+"""What the records of the DHT promise beyond test_libp2p.py: clocks may differ, a record that is no good
+hides no other, and what a node holds gets to those it meets.
+"""
 
 import asyncio
 import shutil
@@ -8,13 +10,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from swarmd_protocol.errors import Reason
 
 from swarmd.gossip import libp2p_records
 from swarmd.gossip.libp2p import Libp2pSettings, Libp2pTransport
 from swarmd.gossip.libp2p_bindings import DHTID, DHTRecord, DictionaryDHTValue, PeerID
+from swarmd.gossip.transport import EQUAL_STANDING
 from swarmd.identity import Identity
 
 # A node whose DHT sees a clock that is 20 s ahead; hivemind's own limit is 3 s.
@@ -105,6 +110,54 @@ def test_a_flood_of_records_is_refused_unseen_and_known_records_pass_without_a_c
     assert validator.validate(record(0))
     now[0] += 1
     assert sum(validator.validate(record(number)) for number in range(5_000, 9_000)) == 256
+
+
+def settings(folder: Path, name: str, *join: str) -> Libp2pSettings:
+    home = folder / name
+    home.mkdir()
+    identity = Identity.create(home / "key")
+    return Libp2pSettings(home / "key", identity.peer_id, home, ("/ip4/127.0.0.1/tcp/0",), join)
+
+
+def store_of(transport: Libp2pTransport) -> Any:
+    assert transport._life is not None
+    return transport._life.records._node.protocol.storage
+
+
+async def test_a_record_that_is_no_good_hides_no_other(folder: Path) -> None:
+    key, lives = DHTID.generate(source="key"), time.time() + 600
+    async with Libp2pTransport(settings(folder, "a"), lambda subkey, value: True) as a:
+        for number, value in enumerate((b"good", b"bad", b"good")):
+            store_of(a).store_subkey(key, f"owner {number}", msgspec.msgpack.encode(value), lives)
+        join = a.state.addresses[0]
+        async with Libp2pTransport(settings(folder, "b", join), lambda subkey, value: value != b"bad") as b:
+            async with asyncio.timeout(20):
+                while not (found := await b.get_records("key")):  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.1)
+            assert found == {"owner 0": b"good", "owner 2": b"good"}
+
+
+@pytest.mark.parametrize("place", [0, 3, 5])
+async def test_what_a_node_holds_is_handed_over_whatever_the_other_has_of_it(
+    folder: Path, place: int
+) -> None:
+    lives, value = time.time() + 600, msgspec.msgpack.encode(b"value")
+    keys = [DHTID.generate(source=number) for number in range(100)]
+    blamed: list[Reason] = []
+    standing = msgspec.structs.replace(EQUAL_STANDING, blame=lambda peer, reason: blamed.append(reason))
+    async with Libp2pTransport(settings(folder, "a"), lambda subkey, value: True) as a:
+        for number in range(6):
+            store_of(a).store_subkey(keys[0], f"owner {number}", value, lives)
+        for number, key in enumerate(keys[1:]):
+            store_of(a).store_subkey(key, f"other {number}", value, lives)
+        joining = settings(folder, "b", a.state.addresses[0])
+        async with Libp2pTransport(joining, lambda subkey, value: True, standing) as b:
+            store_of(b).store_subkey(keys[0], f"owner {place}", value, lives)
+            async with asyncio.timeout(20):
+                while len(store_of(b)) < 105:  # noqa: ASYNC110  # a store has no event
+                    await asyncio.sleep(0.1)
+            assert blamed == []
+            assert set(a.state.dht_requests) == {"answered"}
 
 
 async def test_an_answer_with_more_records_than_a_node_may_hold_is_not_looked_at(folder: Path) -> None:

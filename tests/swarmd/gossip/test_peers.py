@@ -56,6 +56,17 @@ def test_an_older_record_does_not_replace_a_newer_one() -> None:
     assert book.views(())[0].name == "new"
 
 
+def test_a_record_that_is_read_again_is_no_sign_of_life() -> None:
+    now = [100.0]
+    book = PeerBook("own", clock=lambda: now[0])
+    book.note_record("a", record(created_ms=1))
+    now[0] += 60
+    book.note_record("a", record(created_ms=1))
+    assert book.views(())[0].last_seen_seconds == 60
+    book.note_record("a", record(created_ms=2))
+    assert book.views(())[0].last_seen_seconds == 0
+
+
 def test_connected_peers_come_first_and_a_peer_without_record_is_shown() -> None:
     now = [0.0]
     book = PeerBook("own", clock=lambda: now[0])

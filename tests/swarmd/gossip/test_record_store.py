@@ -25,7 +25,7 @@ def test_a_record_is_held_until_it_expires_and_the_newest_wins() -> None:
     store = RecordStore(lambda peer: False, LIMITS, lambda: now[0])
     assert store.store_subkey(KEY, "a", b"old", T + 10)
     assert store.store_subkey(KEY, "a", b"newer", T + 20)
-    assert not store.store_subkey(KEY, "a", b"older", T + 15)
+    assert store.store_subkey(KEY, "a", b"older", T + 15)
     assert not store.store_subkey(KEY, "b", b"expired", T - 1)
     found = store.get(KEY)
     assert found is not None
@@ -50,6 +50,18 @@ def test_an_owner_has_a_few_records_and_bytes_whatever_the_keys() -> None:
     assert store.store_subkey(keys[0], "a", bytes(250), T + 1001)
     assert not store.store_subkey(keys[1], "a", bytes(100), T + 1001)
     assert store.size_bytes == 251
+
+
+def test_what_stands_under_one_key_can_be_sent_in_one_answer() -> None:
+    limits = StoreLimits(bytes_per_key=1_000)
+    store = RecordStore({"friend"}.__contains__, limits, lambda: T)
+    assert store.store_subkey(KEY, "friend", bytes(400), T + 1000)
+    for number in range(20):
+        assert store.store_subkey(KEY, f"key {number}", bytes(300), T + 1000)
+        assert store.size_bytes <= 1_000
+    assert len(owners(store)) == 3
+    assert "friend" in owners(store)
+    assert store.store_subkey(OTHER, "key 0", bytes(300), T + 1000)
 
 
 def test_a_crowd_of_strangers_displaces_itself_and_nobody_who_is_known() -> None:
