@@ -120,14 +120,21 @@ def _numbers(config: Config) -> Iterator[tuple[str, str]]:
                 yield f"{name}.{field}", f"must be at most {_LARGEST_NUMBER}, got {value}"
 
 
+def join_address_problem(address: str) -> str | None:
+    """Why nobody can be joined at this address. None: it has the form of one."""
+    if _JOIN.fullmatch(address) and _numbers_are_possible(address):
+        return None
+    return (
+        "must be multiaddrs ending in /p2p/PEERID, like /ip4/203.0.113.5/tcp/31337/p2p/12D3Koo..., "
+        f"got {address!r}"
+    )
+
+
 def _addresses(config: Config) -> Iterator[tuple[str, str]]:
     for address in config.swarm.join:
-        if not _JOIN.fullmatch(address) or not _numbers_are_possible(address):
-            yield (
-                "swarm.join",
-                "must be multiaddrs ending in /p2p/PEERID, like /ip4/203.0.113.5/tcp/31337/p2p/12D3Koo..., "
-                f"got {address!r}",
-            )
+        problem = join_address_problem(address)
+        if problem:
+            yield "swarm.join", problem
     for address in config.swarm.listen:
         if not _LISTEN.fullmatch(address) or not _numbers_are_possible(address):
             yield "swarm.listen", f"must be multiaddrs like /ip4/0.0.0.0/tcp/31337, got {address!r}"

@@ -53,13 +53,31 @@ def new(
     if out == Path("-"):
         typer.echo(manifest.to_toml(), nl=False)
         return
-    path = out or Path(f"{name}.toml")
-    _write_new(path, manifest.to_toml())
-    if as_json:
-        document = {"file": str(path), "name": manifest.name, "swarm_id": manifest.swarm_id}
-        typer.echo(msgspec.json.encode(document).decode())
-    else:
-        typer.echo(f"{path}: swarm {manifest.name}, id {manifest.swarm_id}")
+    _write_and_tell(out or Path(f"{name}.toml"), manifest, as_json)
+
+
+@app.command()
+def fetch(
+    swarm_id: Annotated[str, typer.Argument(metavar="ID", help="The whole swarm id.", show_default=False)],
+    join: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MULTIADDR", help="A node of the swarm; ends in /p2p/PEERID. May be given again."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="File to write. Default: NAME.toml.", show_default=False),
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="How long to look.")] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Get the manifest of a swarm from its nodes. It is written only if its digest is the id."""
+    # It brings the network along, which the other commands here can do without.
+    from swarmd.cli.fetch import fetch_manifest
+
+    manifest = fetch_manifest(swarm_id, tuple(join), timeout)
+    _write_and_tell(out or Path(f"{manifest.name}.toml"), manifest, as_json)
 
 
 @app.command()
@@ -119,6 +137,15 @@ def _entries(tasks: list[str], start: Manifest) -> tuple[TaskEntry, ...]:
         except ValueError as error:
             raise ConfigError(f"--task: expected DATASET or DATASET=WEIGHT, got {text!r}") from error
     return tuple(entries)
+
+
+def _write_and_tell(path: Path, manifest: Manifest, as_json: bool) -> None:
+    _write_new(path, manifest.to_toml())
+    if as_json:
+        document = {"file": str(path), "name": manifest.name, "swarm_id": manifest.swarm_id}
+        typer.echo(msgspec.json.encode(document).decode())
+    else:
+        typer.echo(f"{path}: swarm {manifest.name}, id {manifest.swarm_id}")
 
 
 def _write_new(path: Path, text: str) -> None:
