@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from swarmd.gossip.libp2p_bindings import DHTID, DictionaryDHTValue
 from swarmd.gossip.libp2p_dht import MAX_KEYS_STORED
 
-__all__ = ["handed_over"]
+__all__ = ["MOST_BYTES", "handed_over"]
 
 MOST_BYTES = 256_000
 """Of all records together."""
 _REQUEST_BYTES = 128_000
 _RECORD_OVERHEAD_BYTES = 80
+"""Owner, expiry and framing beside the value."""
 
 _Held = tuple[DHTID, str, bytes, float]
 
@@ -35,8 +36,8 @@ def handed_over(
     """
     records: list[_Held] = [
         (key, owner, record.value, record.expiration_time)
-        for key, records in zip(keys, held, strict=True)
-        for owner, record in records.items()
+        for key, under_key in zip(keys, held, strict=True)
+        for owner, record in under_key.items()
     ]
     rng.shuffle(records)
     records.sort(key=lambda record: not is_known(record[1]))
