@@ -13,7 +13,6 @@ import contextlib
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
@@ -25,6 +24,7 @@ from swarmd.gossip.dialer import Backoff, JoinAddresses, try_port
 from swarmd.gossip.known_peers import KnownPeers
 from swarmd.gossip.libp2p_bindings import Multiaddr, P2PDaemonError
 from swarmd.gossip.libp2p_daemon import DaemonSettings, P2PDaemon, one_line
+from swarmd.gossip.libp2p_dht import Asked
 from swarmd.gossip.libp2p_life import Life
 from swarmd.gossip.libp2p_records import Records
 from swarmd.gossip.libp2p_settings import Libp2pSettings
@@ -85,7 +85,7 @@ class Libp2pTransport:
         self._up = asyncio.Event()
         """Set once the p2pd that runs now, or ran last, was set up."""
         self._restarts = 0
-        self._dht_requests: Counter[str] = Counter()
+        self._asked = Asked()
         self._connected: Mapping[str, tuple[str, ...]] = {}
         self._addresses: tuple[str, ...] = ()
         self._exit = contextlib.AsyncExitStack()
@@ -115,7 +115,7 @@ class Libp2pTransport:
             bootstrap=self._joining.statuses,
             restarts=self._restarts,
             notes=tuple(notes),
-            dht_requests=dict(self._dht_requests),
+            dht_requests=dict(self._asked.outcomes),
         )
 
     async def __aenter__(self) -> Self:
@@ -280,9 +280,7 @@ class Libp2pTransport:
     async def _set_up(self, life: Life) -> None:
         """Restore on a new p2pd what peers and rooms know us by. A p2pd that fails here is ended."""
         try:
-            life.records = await Records.create(
-                life.daemon, self._record_check, self._standing, self._dht_requests
-            )
+            life.records = await Records.create(life.daemon, self._record_check, self._standing, self._asked)
             await self._look(life.daemon)
             for protocol, handler in self._handlers.items():
                 await libp2p_streams.serve(life.daemon, protocol, handler, self._standing.is_closed)

@@ -7,7 +7,8 @@ place in the DHT follows from its peer id, and serialised values are read withou
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ MAX_KEYS_STORED = 64
 """Of one request to store."""
 MAX_NEIGHBOURS = 20
 """That an answer may name for a key: hivemind's bucket size."""
+_REFUSED_SECONDS = 15.0
+_REFUSALS_REMEMBERED = 1024
 _KEY_BYTES = 20
 _DICTIONARY = 0x50
 """hivemind's extension type of several records under one key."""
@@ -115,6 +118,31 @@ def _is_placed(message: Any, peer_id: str) -> bool:
     return not said or said == place(peer_id).to_bytes()
 
 
+class Asked:
+    """What came of requests to other nodes. Counted, and who refused one is left alone for a while: to ask is
+    to connect, and a peer that has closed itself would be dialled for each record.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.outcomes: Counter[str] = Counter()
+        """answered, refused, unanswered."""
+        self._clock = clock
+        self._refused_at: OrderedDict[str, float] = OrderedDict()
+
+    def refused_lately(self, peer_id: str) -> bool:
+        """Whether the peer is to be left alone."""
+        return self._clock() - self._refused_at.get(peer_id, -_REFUSED_SECONDS) < _REFUSED_SECONDS
+
+    def note(self, peer_id: str, outcome: str) -> None:
+        """A request to the peer came to this end."""
+        self.outcomes[outcome] += 1
+        if outcome == "refused":
+            self._refused_at[peer_id] = self._clock()
+            self._refused_at.move_to_end(peer_id)
+            while len(self._refused_at) > _REFUSALS_REMEMBERED:
+                self._refused_at.popitem(last=False)
+
+
 class CheckedStub:
     """What hivemind calls another node by. An answer that is out of bounds raises RequestError.
 
@@ -122,30 +150,26 @@ class CheckedStub:
         stub: hivemind's own.
         peer_id: whom it calls.
         blames: told of answers that no honest peer gives.
-        outcomes: counts requests as answered, refused or unanswered.
+        asked: told what came of each request, and asked whether there may be another.
     """
 
-    def __init__(self, stub: Any, peer_id: str, blames: Blames, outcomes: Counter[str]) -> None:
+    def __init__(self, stub: Any, peer_id: str, blames: Blames, asked: Asked) -> None:
         self._stub = stub
         self._peer_id = peer_id
         self._blames = blames
-        self._outcomes = outcomes
+        self._asked = asked
 
     async def rpc_ping(self, request: Any, timeout: float | None = None) -> Any:
         """Whether the peer is there."""
-        return self._checked(await self._counted(self._stub.rpc_ping(request, timeout=timeout)))
+        return await self._ask(self._stub.rpc_ping, request, timeout)
 
     async def rpc_store(self, request: Any, timeout: float | None = None) -> Any:
         """Ask to hold records."""
-        try:
-            return self._checked(await self._counted(self._stub.rpc_store(request, timeout=timeout)))
-        except P2PHandlerError:
-            # Who refuses is there. hivemind would forget it, meet it again and ask the same.
-            return dht_pb2.StoreResponse(store_ok=[False] * len(request.keys))
+        return await self._ask(self._stub.rpc_store, request, timeout)
 
     async def rpc_find(self, request: Any, timeout: float | None = None) -> Any:
         """Ask for records, and for peers that may have them."""
-        response = self._checked(await self._counted(self._stub.rpc_find(request, timeout=timeout)))
+        response = await self._ask(self._stub.rpc_find, request, timeout)
         if len(response.results) != len(request.keys):
             raise self._refusal(Reason.MALFORMED)
         for result in response.results:
@@ -158,17 +182,19 @@ class CheckedStub:
                 raise self._refusal(Reason.MALFORMED)
         return response
 
-    async def _counted(self, answer: Awaitable[Any]) -> Any:
+    async def _ask(self, call: Callable[..., Awaitable[Any]], request: Any, timeout: float | None) -> Any:
+        if self._asked.refused_lately(self._peer_id):
+            raise RequestError("refused lately")
         outcome = "unanswered"
         try:
-            response = await answer
+            response = await call(request, timeout=timeout)
             outcome = "answered"
         except P2PHandlerError:
             outcome = "refused"
             raise
         finally:
-            self._outcomes[outcome] += 1
-        return response
+            self._asked.note(self._peer_id, outcome)
+        return self._checked(response)
 
     def _checked(self, response: Any) -> Any:
         if not _is_placed(response, self._peer_id):

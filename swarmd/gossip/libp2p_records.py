@@ -13,7 +13,7 @@ import itertools
 import logging
 import random
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +29,7 @@ from swarmd.gossip.libp2p_bindings import (
     get_dht_time,
 )
 from swarmd.gossip.libp2p_daemon import P2PDaemon
-from swarmd.gossip.libp2p_dht import CheckedStub, FlatSerializer, Gate, place
+from swarmd.gossip.libp2p_dht import Asked, CheckedStub, FlatSerializer, Gate, place
 from swarmd.gossip.libp2p_handover import handed_over
 from swarmd.gossip.record_store import RecordStore, StoreLimits
 from swarmd.gossip.transport import MAX_RECORD_BYTES, RecordCheck, Standing
@@ -58,13 +58,11 @@ class Records:
         self._peer_id = peer_id
 
     @classmethod
-    async def create(
-        cls, daemon: P2PDaemon, check: RecordCheck, standing: Standing, outcomes: Counter[str]
-    ) -> Records:
+    async def create(cls, daemon: P2PDaemon, check: RecordCheck, standing: Standing, asked: Asked) -> Records:
         """Join the DHT on a running p2pd, knowing nobody yet; see `meet`.
 
-        Records of peers in good standing are held before those of strangers. `outcomes` counts requests to
-        other nodes.
+        Records of peers in good standing are held before those of strangers. `asked` is told of
+        requests to other nodes.
         """
         peer_id = str(daemon.peer_id)
         daemon.gate = Gate(standing.admits, standing.blame)
@@ -90,7 +88,7 @@ class Records:
         protocol._validate_dictionary = lambda key, found: (
             len(found.data) <= limits.records_per_key and _leave_out_invalid(key, found, validator)
         )
-        protocol.get_stub = lambda peer: CheckedStub(stub(peer), str(peer), standing.blame, outcomes)
+        protocol.get_stub = lambda peer: CheckedStub(stub(peer), str(peer), standing.blame, asked)
         protocol.call_store = _in_requests(protocol.call_store, standing.is_known)
         return cls(node, peer_id)
 

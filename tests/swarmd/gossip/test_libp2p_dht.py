@@ -1,7 +1,6 @@
 """What strangers ask hivemind's DHT, and what they answer. On real p2pd: tests/hostile/test_dht.py."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from swarmd.gossip.libp2p_bindings import (
     PeerID,
     dht_pb2,
 )
-from swarmd.gossip.libp2p_dht import CheckedStub, FlatSerializer, Gate, place
+from swarmd.gossip.libp2p_dht import Asked, CheckedStub, FlatSerializer, Gate, place
 from swarmd.gossip.transport import RequestError
 from swarmd.identity import Identity
 
@@ -32,7 +31,8 @@ class Setting:
     def __init__(self, admits: bool = True) -> None:
         self.asked: list[tuple[str, int]] = []
         self.blamed: list[tuple[str, Reason]] = []
-        self.outcomes: Counter[str] = Counter()
+        self.now = 0.0
+        self.asked_of_others = Asked(lambda: self.now)
 
         def note(peer_id: str, size_bytes: int) -> bool:
             self.asked.append((peer_id, size_bytes))
@@ -44,7 +44,7 @@ class Setting:
         self.blamed.append((peer_id, reason))
 
     def stub(self, answers: Any) -> CheckedStub:
-        return CheckedStub(answers, PEER, self.blame, self.outcomes)
+        return CheckedStub(answers, PEER, self.blame, self.asked_of_others)
 
 
 def store(count: int, peer: Any = SELF, **others: Any) -> Any:
@@ -144,17 +144,20 @@ async def test_answers_of_honest_nodes_are_handed_on() -> None:
     assert setting.blamed == []
 
 
-async def test_requests_are_counted_and_a_peer_that_refuses_a_record_is_still_there() -> None:
+async def test_requests_are_counted_and_who_refuses_one_is_left_alone_for_a_while() -> None:
     setting = Setting()
-    refusing, gone = setting.stub(Answer(P2PHandlerError("full"))), setting.stub(Answer(TimeoutError()))
-    (is_held,) = (await refusing.rpc_store(dht_pb2.StoreRequest(keys=[KEY]))).store_ok
-    assert not is_held
-    with pytest.raises(P2PHandlerError):
-        await refusing.rpc_find(dht_pb2.FindRequest(keys=[KEY]))
+    pong, gone = setting.stub(Answer(dht_pb2.PingResponse(peer=SELF))), setting.stub(Answer(TimeoutError()))
     with pytest.raises(TimeoutError):
         await gone.rpc_store(dht_pb2.StoreRequest(keys=[KEY]))
-    await setting.stub(Answer(dht_pb2.PingResponse(peer=SELF))).rpc_ping(dht_pb2.PingRequest())
-    assert setting.outcomes == {"refused": 2, "unanswered": 1, "answered": 1}
+    await pong.rpc_ping(dht_pb2.PingRequest())
+    with pytest.raises(P2PHandlerError):
+        await setting.stub(Answer(P2PHandlerError("full"))).rpc_find(dht_pb2.FindRequest(keys=[KEY]))
+    with pytest.raises(RequestError, match="lately"):
+        await pong.rpc_ping(dht_pb2.PingRequest())
+    assert setting.asked_of_others.outcomes == {"refused": 1, "unanswered": 1, "answered": 1}
+    setting.now += 20
+    await pong.rpc_ping(dht_pb2.PingRequest())
+    assert setting.asked_of_others.outcomes["answered"] == 2
     assert setting.blamed == []
 
 
