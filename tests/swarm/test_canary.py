@@ -18,7 +18,13 @@ def test_a_generator_with_spoilt_weights_is_caught_repaired_and_in_the_end_given
     make_node: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil = tmp_path / "spoil"
-    spoil.write_text("0 0")
+
+    def set_spoil(text: str) -> None:
+        # In one go: the generator that read half of it would end, and be started once more.
+        (tmp_path / "next").write_text(text)
+        os.replace(tmp_path / "next", spoil)
+
+    set_spoil("0 0")
     monkeypatch.setenv("SPOIL", str(spoil))
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     options = ("--set", "generation.canary_every_versions=1", "--set", "workers.max_fast_failures=3")
@@ -38,7 +44,7 @@ def test_a_generator_with_spoilt_weights_is_caught_repaired_and_in_the_end_given
         return check
 
     # One group has a log-probability that is no number: it is refused, and rounds go on.
-    spoil.write_text("0 1")
+    set_spoil("0 1")
     refused = node.wait_for(
         lambda status: (
             status["buffer"]["rejected"].get("not_finite") and is_repaired(0, good["round"])(status)
@@ -48,20 +54,20 @@ def test_a_generator_with_spoilt_weights_is_caught_repaired_and_in_the_end_given
     assert "of what it sampled are not finite: the generator loads its weights again" in node.printed()
 
     # Loading the weights again is enough, and rounds go on.
-    spoil.write_text("1 0")
+    set_spoil("1 0")
     again = node.wait_for(is_repaired(1, refused["round"]))
     assert again["workers"]["generator"]["restarts"] == 0
     assert "differ by" in node.printed()
 
     # Here it is not: the generator is restarted.
-    spoil.write_text("2 0")
+    set_spoil("2 0")
     restarted = node.wait_for(is_repaired(3, again["round"]))
     assert restarted["workers"]["generator"]["restarts"] == 1
     assert restarted["workers"]["trainer"]["restarts"] == 0
     assert "the generator is restarted" in node.printed()
 
     # And here nothing helps.
-    spoil.write_text("1000 0")
+    set_spoil("1000 0")
     assert node.process.wait(timeout=120) == 1
     last = node.printed().strip().splitlines()[-1]
     assert last.startswith("swarmd: generator and trainer differ by ")
