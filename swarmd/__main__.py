@@ -13,6 +13,7 @@ from swarmd.terminal import has_terminal
 __all__ = ["main"]
 
 _INTERRUPTED_EXIT_CODE = 130
+_REMIND_SECONDS = 0.5
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
 
         code = run_command_line(sys.argv[1:])
     except KeyboardInterrupt:
+        interruption.rest()
         code = _INTERRUPTED_EXIT_CODE
     if interruption.happened and _starts_a_node():
         # A node that is asked to stop has done what it was asked, whatever else an extension module that
@@ -45,12 +47,29 @@ class _Interruption:
     """Signals until a command has its own way with them."""
 
     happened = False
+    _number: int = signal.SIGINT
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP and _starts_a_node() and not has_terminal():
             return  # A service that is told to reload, and has not read its configuration yet.
         self.happened = True
+        if _starts_a_node():
+            # An extension module that is being imported may swallow what is raised here.
+            self._number = number
+            signal.signal(signal.SIGALRM, self._remind)
+            signal.setitimer(signal.ITIMER_REAL, _REMIND_SECONDS, _REMIND_SECONDS)
         raise KeyboardInterrupt
+
+    def rest(self) -> None:
+        """Somebody has heard."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _remind(self, number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(self._number) == self.on_signal:
+            raise KeyboardInterrupt
+        self.rest()
+        # By now the node has its own way with it.
+        signal.raise_signal(self._number)
 
 
 def _starts_a_node() -> bool:
