@@ -28,8 +28,9 @@ def main() -> None:
 
         code = run_command_line(sys.argv[1:])
     except KeyboardInterrupt:
-        interruption.rest()
         code = _INTERRUPTED_EXIT_CODE
+    finally:
+        interruption.rest()
     if interruption.happened and _starts_a_node():
         # A node that is asked to stop has done what it was asked, whatever else an extension module that
         # was being imported made of it.
@@ -61,7 +62,7 @@ class _Interruption:
         raise KeyboardInterrupt
 
     def rest(self) -> None:
-        """Somebody has heard."""
+        """Somebody has heard, or the command is over."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _remind(self, number: int, frame: FrameType | None) -> None:

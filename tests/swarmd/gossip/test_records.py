@@ -62,6 +62,12 @@ def seal(identity: Identity, message: object, kind: Kind = Kind.NODE_RECORD, **c
     return seal_message(message, kind=kind, sign=identity.sign, **fields)  # type: ignore[arg-type]
 
 
+async def until_somebody_is_known(book: PeerBook) -> None:
+    async with asyncio.timeout(10):
+        while not book.views(()):  # noqa: ASYNC110  # a book has no event
+            await asyncio.sleep(0.05)
+
+
 async def test_nodes_learn_from_records_who_the_others_are() -> None:
     network = InMemoryNetwork()
     async with network.transport(ME.peer_id) as mine, network.transport(OTHER.peer_id) as others:
@@ -146,9 +152,7 @@ async def test_a_running_node_reads_again_soon_after_a_peer_connected() -> None:
         await asyncio.sleep(0.1)
         async with network.transport(OTHER.peer_id) as others:
             await records(others, OTHER, PeerBook(OTHER.peer_id), "late").write()
-            async with asyncio.timeout(10):
-                while not book.views(()):  # noqa: ASYNC110  # a book has no event
-                    await asyncio.sleep(0.05)
+            await until_somebody_is_known(book)
         running.cancel()
     assert book.views(())[0].name == "late"
 
@@ -160,9 +164,7 @@ async def test_a_running_node_reads_again_soon_after_a_start_with_peers() -> Non
         running = asyncio.create_task(records(mine, ME, book).run())
         await asyncio.sleep(0.1)
         await records(others, OTHER, PeerBook(OTHER.peer_id), "slow").write()
-        async with asyncio.timeout(10):
-            while not book.views(()):  # noqa: ASYNC110  # a book has no event
-                await asyncio.sleep(0.05)
+        await until_somebody_is_known(book)
         running.cancel()
     assert book.views(())[0].name == "slow"
 
